@@ -1,0 +1,316 @@
+/* ops.h - the table of operations that a backend fills.
+ *
+ * Model code (shard/model) is written against this table alone. `cpu` fills it
+ * several times, once for each instruction set; all of those give the same
+ * bits, because every sum has an order that depends on nothing but the row:
+ *
+ *   - matrix products: lanes hold different outputs; for one output the
+ *     products are added by fused multiply-add in rising input order, from 0,
+ *     in one chain. Tiles over rows and outputs are free, and a chain may be
+ *     parked in memory as fp32 between blocks of inputs.
+ *   - reductions along a row (norms, dot products of queries with keys, sums of
+ *     probabilities): 16 virtual lanes, lane l taking elements l, l+16, ... by
+ *     fused multiply-add (or add) in rising order from 0 (missing elements are
+ *     skipped: their lane keeps its value); then the tree
+ *         for (w = 8; w >= 1; w /= 2) for (l < w) lane[l] += lane[l + w].
+ *     Maxima need no order.
+ *   - exp, log, sin and cos are ours (kernels/cpu/math), the same on all paths.
+ *   - fused multiply-add wherever a product is added; nothing is contracted by
+ *     the compiler.
+ *
+ * Rounding. `round` WEFT_ROUND_BF16 rounds each result to bfloat16 (nearest,
+ * ties to even), kept in fp32 storage: that is the profile `bf16`. The profile
+ * `exact` uses WEFT_ROUND_NONE everywhere.
+ *
+ * Conventions. Activations are fp32, rows of `*_stride` floats (a stride may
+ * exceed the width). No op allocates; scratch is the caller's. No op can fail:
+ * shapes are checked once, when the model is loaded; debug builds assert them.
+ * Unless said otherwise an output may not overlap an input.
+ *
+ * Threads: an op is called by the engine thread, which owns `threads`; work is
+ * spread over it inside, and the result does not depend on how.
+ */
+#ifndef WEFT_KERNELS_OPS_H
+#define WEFT_KERNELS_OPS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/matrix.h"
+#include "node/base/err.h"
+#include "node/base/threads.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum weft_round { WEFT_ROUND_NONE = 0, WEFT_ROUND_BF16 = 1 } weft_round;
+
+/* y[r] = W x[r] for n_row rows: y [n_row, n_out], x [n_row, n_in].
+ * x_rows, if not NULL, [n_row]: row r of the product reads row x_rows[r] of x
+ * (how an expert gathers its tokens). */
+typedef struct weft_gemm {
+    const weft_matrix *w;
+    const float *x;
+    const int32_t *x_rows;
+    float *y;
+    int64_t x_stride, y_stride;
+    int32_t n_row;
+    weft_round round;
+} weft_gemm;
+
+/* y = w * x / sqrt(mean(x^2) + eps) * scale, row by row. With rounding: the
+ * product with w is rounded once, and once more after `scale` if it is not 1.
+ * y may be x. Source: Zhang and Sennrich, arXiv 1910.07467. */
+typedef struct weft_rms_norm {
+    const float *x, *w;
+    float *y;
+    int64_t x_stride, y_stride;
+    int32_t n_row, width;
+    float eps, scale;
+    weft_round round;
+} weft_rms_norm;
+
+/* y = w * (x - mean) / sqrt(var + eps) + b, var the mean of squared deviations.
+ * y may be x. */
+typedef struct weft_layer_norm {
+    const float *x, *w, *b;
+    float *y;
+    int64_t x_stride, y_stride;
+    int32_t n_row, width;
+    float eps;
+    weft_round round;
+} weft_layer_norm;
+
+/* Angle table: cos_out and sin_out [n_row, n_freq];
+ * angle = (float)position * inv_freq[i] in fp32; its cosine and sine times
+ * `factor`. Accurate for every angle a position below 2^24 can make. */
+typedef struct weft_rope_table {
+    const int32_t *positions; /* [n_row] */
+    const float *inv_freq;    /* [n_freq] */
+    float *cos_out, *sin_out;
+    int32_t n_row, n_freq;
+    float factor;
+} weft_rope_table;
+
+/* Rotate, in place, 2 * n_freq channels of every head: head h of row r starts
+ * at x + r x_stride + h head_stride. interleave: pairs (2i, 2i+1); else
+ * (i, i + n_freq). a' = a cos - b sin, b' = a sin + b cos.
+ * Source: Su et al., arXiv 2104.09864; model-spec 2.3 step 6. */
+typedef struct weft_rope {
+    float *x;
+    const float *cos, *sin; /* [n_row, n_freq] */
+    int64_t x_stride, head_stride;
+    int32_t n_row, n_head, n_freq;
+    bool interleave;
+    weft_round round;
+} weft_rope;
+
+/* y = silu(a) * b, elementwise; silu(z) = z / (1 + exp(-z)). y may be a. */
+typedef struct weft_silu_mul {
+    const float *a, *b;
+    float *y;
+    int64_t a_stride, b_stride, y_stride;
+    int32_t n_row, width;
+    weft_round round;
+} weft_silu_mul;
+
+/* x[r, h, :] *= sigmoid(g[r, h]) over `head_width` channels; head_width 1 is the
+ * elementwise gate. */
+typedef struct weft_gate {
+    float *x;
+    const float *g;
+    int64_t x_stride, g_stride;
+    int32_t n_row, n_head, head_width;
+    weft_round round;
+} weft_gate;
+
+/* x[r] += y[r]: the residual stream. */
+typedef struct weft_add {
+    float *x;
+    const float *y;
+    int64_t x_stride, y_stride;
+    int32_t n_row, width;
+    weft_round round;
+} weft_add;
+
+/* y[r] = table[ids[r]], converted to fp32; table [vocab, width] row-major. */
+typedef struct weft_embed {
+    const void *table;
+    const int32_t *ids;
+    float *y;
+    weft_dtype dtype;
+    int64_t y_stride;
+    int32_t n_row, width;
+} weft_embed;
+
+/* Where one layer keeps its rows in paged memory. Position p of a sequence is
+ * row p % page_tokens of its page number p / page_tokens, which starts at
+ *   base + pages[p / page_tokens] + layer_offset
+ * bytes; rows are row_bytes apart and hold `dtype` (F32 or BF16). */
+typedef struct weft_paged {
+    unsigned char *base;
+    int64_t layer_offset, row_bytes;
+    int32_t page_tokens;
+    weft_dtype dtype;
+} weft_paged;
+
+/* One row of a step: a token of some sequence. */
+typedef struct weft_row {
+    const int64_t *pages; /* page table of its sequence for the kind at hand:
+                             byte offsets; -1 where the page is not held */
+    int32_t position;
+    /* Keys it sees, rising. keys NULL: all of [first, position]. */
+    int32_t first;
+    const int32_t *keys;
+    int32_t n_keys;
+} weft_row;
+
+/* Write x[r], `width` floats, as row rows[r].position of its sequence. */
+typedef struct weft_store {
+    weft_paged to;
+    const weft_row *rows;
+    const float *x;
+    int64_t x_stride;
+    int32_t n_row, width;
+} weft_store;
+
+/* Latent attention in absorbed form over paged rows [c | k_rope]:
+ *
+ *   out[r, h] = sum_j p_j c_j,   p = softmax_j(scale * q[r, h] . row_j)
+ *
+ * j over the keys of row r; c_j is the first value_width of row_j's `width`.
+ * Keys are taken in position order in splits of 256 (ordinal in the list of
+ * visible keys, not position). In a split: scores (16-lane dot, then * scale),
+ * their maximum m, p_j = exp(s_j - m), l = sum p_j (16 lanes), acc_d += p_j c_jd
+ * in key order from 0. Splits are folded in order into a running (M, L, A):
+ *   M' = max(M, m), a = exp(M - M'), b = exp(m - M'),
+ *   L' = fma(L, a, l b), A' = fma(A, a, acc b);  out = A / L.
+ * The first split is taken as it is. A row without keys gives zeros.
+ * Sources: DeepSeek-V2, arXiv 2405.04434, 2.1.2; Milakov and Gimelshein,
+ * arXiv 1805.02867; split decoding: Dao et al., Flash-Decoding. */
+typedef struct weft_attn {
+    weft_paged kv;
+    const weft_row *rows;
+    const float *q;  /* [n_row, n_head, width], row stride q_stride  */
+    float *out;      /* [n_row, n_head, value_width], out_stride     */
+    int64_t q_stride, out_stride;
+    int32_t n_row, n_head, width, value_width;
+    float scale;
+    weft_round round;
+} weft_attn;
+
+/* Lightning indexer: score[j] = sum_h w[r,h] * relu(q[r,h] . k_j), heads in
+ * rising order from 0 by fused multiply-add, dots by 16 lanes; j over
+ * [0, position]. The top_k largest (score desc, then position asc; -0 = +0) are
+ * written to keys_out[r * top_k ...] in position order and their number to
+ * n_keys_out[r]. A row with position < top_k gets every key without scoring.
+ * scratch: n_threads rows of scratch_stride >= largest position + 1 floats,
+ * and beside it scratch_ids of the same shape.
+ * Source: DeepSeek-V3.2; model-spec 2.5. */
+typedef struct weft_index_select {
+    weft_paged keys;
+    const weft_row *rows;
+    const float *q; /* [n_row, n_head, head_dim], row stride q_stride */
+    const float *w; /* [n_row, n_head], row stride w_stride           */
+    int32_t *keys_out, *n_keys_out;
+    float *scratch;
+    int32_t *scratch_ids;
+    int64_t q_stride, w_stride, scratch_stride;
+    int32_t n_row, n_head, head_dim, top_k;
+} weft_index_select;
+
+typedef enum weft_scoring { WEFT_SIGMOID = 0, WEFT_SOFTMAX = 1 } weft_scoring;
+typedef enum weft_group_score {
+    WEFT_GROUP_TOP2 = 0, /* noaux_tc: the sum of the two best choice scores */
+    WEFT_GROUP_MAX = 1,  /* group_limited_greedy */
+} weft_group_score;
+
+/* Which experts a token goes to, and with what weight (model-spec 2.6).
+ * logits [n_row, n_expert]; bias [n_expert] or NULL (it chooses, it does not
+ * weigh). Ties go to the lowest index, for groups too. Experts come in order of
+ * falling choice score: that is the slot order. */
+typedef struct weft_route {
+    const float *logits;
+    const float *bias;
+    int32_t *experts_out; /* [n_row, top_k] */
+    float *weights_out;   /* [n_row, top_k] */
+    int64_t logits_stride;
+    int32_t n_row, n_expert, top_k, n_group, topk_group;
+    weft_scoring scoring;
+    weft_group_score group_score;
+    bool norm_topk, dynamic_rsf;
+    /* V2 skips the scale when it normalises; then the caller sets 1. */
+    float scale;
+} weft_route;
+
+/* y[r] = sum_s weights[r, s] * expert_rows[r top_k + s] in slot order by fused
+ * multiply-add from 0, rounded; then + shared[r] (if not NULL), rounded. */
+typedef struct weft_combine {
+    const float *expert_rows; /* [n_row * top_k, width], row stride = width */
+    const float *weights;     /* [n_row, top_k] */
+    const float *shared;      /* [n_row, width] or NULL */
+    float *y;
+    int64_t shared_stride, y_stride;
+    int32_t n_row, top_k, width;
+    weft_round round;
+} weft_combine;
+
+/* What sampling needs to know of a row of logits: the largest, its lowest
+ * index, and log(sum(exp(x - max))) + max. The sum runs in blocks of 1024
+ * elements (16 lanes in a block), block sums added in order. */
+typedef struct weft_vocab_stat {
+    float max, log_sum_exp;
+    int32_t argmax;
+    bool nan; /* some logit is NaN; the other fields are then unspecified */
+} weft_vocab_stat;
+
+typedef struct weft_vocab {
+    const float *logits; /* [n_row, vocab] */
+    weft_vocab_stat *stats_out;
+    int64_t logits_stride;
+    int32_t n_row, vocab;
+} weft_vocab;
+
+typedef struct weft_ops {
+    const char *name; /* "scalar", "avx2", "avx512", "neon" */
+    /* All products of the list in one run; each matrix is read once. */
+    void (*gemm)(weft_threads *, const weft_gemm *list, int32_t n);
+    void (*rms_norm)(weft_threads *, const weft_rms_norm *);
+    void (*layer_norm)(weft_threads *, const weft_layer_norm *);
+    void (*rope_table)(weft_threads *, const weft_rope_table *);
+    void (*rope)(weft_threads *, const weft_rope *);
+    void (*silu_mul)(weft_threads *, const weft_silu_mul *);
+    void (*gate)(weft_threads *, const weft_gate *);
+    void (*add)(weft_threads *, const weft_add *);
+    void (*embed)(weft_threads *, const weft_embed *);
+    void (*store)(weft_threads *, const weft_store *);
+    void (*attn)(weft_threads *, const weft_attn *);
+    void (*index_select)(weft_threads *, const weft_index_select *);
+    void (*route)(weft_threads *, const weft_route *);
+    void (*combine)(weft_threads *, const weft_combine *);
+    void (*vocab)(weft_threads *, const weft_vocab *);
+    /* exp(x) of this table's kind for n values, in place: what the sampler
+     * uses, so that probabilities are the same on every path. */
+    void (*exp)(float *x, int32_t n);
+} weft_ops;
+
+/* The table for `name`: "auto" picks the widest that this CPU runs, else one of
+ * the names above. INVALID_ARGUMENT: no such path. UNAVAILABLE: known, but this
+ * CPU or build lacks it; the text says which are there. */
+WEFT_MUST_CHECK weft_status weft_ops_cpu(const char *name,
+                                         const weft_ops **ops_out,
+                                         weft_err *err);
+
+/* The i-th path that this machine can run, widest first; NULL past the end. */
+const weft_ops *weft_ops_cpu_nth(int32_t i);
+
+/* The plain loops of kernels/cpu/reference.c: the oracle of the kernel tests,
+ * written from the comments above without regard to speed. */
+const weft_ops *weft_ops_reference(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

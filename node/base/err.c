@@ -1,0 +1,54 @@
+#include "node/base/err.h"
+
+#include <stdio.h>
+#include <string.h>
+
+weft_status weft_err_set(weft_err *err, weft_status st, const char *file,
+                         int line, const char *format, ...)
+{
+    if (err == NULL) return st;
+    err->status = st;
+    err->file = file;
+    err->line = line;
+    va_list args;
+    va_start(args, format);
+    (void)vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    return st;
+}
+
+weft_status weft_err_wrap(weft_err *err, weft_status st, const char *format,
+                          ...)
+{
+    if (err == NULL) return st;
+    char before[WEFT_ERR_TEXT_BYTES];
+    memcpy(before, err->text, sizeof before);
+    va_list args;
+    va_start(args, format);
+    int used = vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    if (used < 0) used = 0;
+    if ((size_t)used < sizeof err->text)
+        (void)snprintf(err->text + used, sizeof err->text - (size_t)used,
+                       ": %s", before);
+    err->status = st;
+    return st;
+}
+
+const char *weft_status_name(weft_status st)
+{
+    switch (st) {
+    case WEFT_OK: return "OK";
+    case WEFT_CANCELLED: return "CANCELLED";
+    case WEFT_INVALID_ARGUMENT: return "INVALID_ARGUMENT";
+    case WEFT_DEADLINE_EXCEEDED: return "DEADLINE_EXCEEDED";
+    case WEFT_NOT_FOUND: return "NOT_FOUND";
+    case WEFT_RESOURCE_EXHAUSTED: return "RESOURCE_EXHAUSTED";
+    case WEFT_FAILED_PRECONDITION: return "FAILED_PRECONDITION";
+    case WEFT_UNIMPLEMENTED: return "UNIMPLEMENTED";
+    case WEFT_INTERNAL: return "INTERNAL";
+    case WEFT_UNAVAILABLE: return "UNAVAILABLE";
+    case WEFT_DATA_LOSS: return "DATA_LOSS";
+    }
+    return "UNKNOWN";
+}

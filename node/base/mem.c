@@ -1,0 +1,81 @@
+#include "node/base/mem.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* From this size a block is aligned and advised for huge pages: a pass over
+ * weights or KV touches every page of it, and 2 MiB pages spare the TLB. */
+enum { HUGE_BYTES = 4 << 20 };
+
+static atomic_long live;
+static atomic_long fail_after = -1;
+
+static bool must_fail(void)
+{
+    if (atomic_load_explicit(&fail_after, memory_order_relaxed) < 0)
+        return false;
+    return atomic_fetch_sub(&fail_after, 1) <= 0 &&
+           (atomic_store(&fail_after, 0), true);
+}
+
+static void *count(void *mem)
+{
+    if (mem != NULL) atomic_fetch_add(&live, 1);
+    return mem;
+}
+
+void *weft_mem_new(size_t n, size_t item_bytes)
+{
+    if (must_fail()) return NULL;
+    if (n == 0 || item_bytes == 0) return count(calloc(1, 1));
+    return count(calloc(n, item_bytes));
+}
+
+void *weft_mem_resize(void *mem, size_t n, size_t item_bytes)
+{
+    size_t bytes = 0;
+    if (must_fail() || __builtin_mul_overflow(n, item_bytes, &bytes))
+        return NULL;
+    void *const grown = realloc(mem, bytes == 0 ? 1 : bytes);
+    if (mem == NULL) (void)count(grown);
+    return grown;
+}
+
+void *weft_mem_new_aligned(size_t align, size_t bytes)
+{
+    if (must_fail() || bytes > SIZE_MAX - align - HUGE_BYTES) return NULL;
+    if (bytes >= HUGE_BYTES && align < (2U << 20)) align = 2U << 20;
+    const size_t whole = (bytes + align - 1) / align * align;
+    void *const mem = aligned_alloc(align, whole == 0 ? align : whole);
+    if (mem != NULL && bytes >= HUGE_BYTES)
+        (void)madvise(mem, whole, MADV_HUGEPAGE); /* a hint; may be refused */
+    return count(mem);
+}
+
+char *weft_mem_copy_text(const char *text, size_t n)
+{
+    char *const copy = weft_mem_new(n + 1, 1);
+    if (copy != NULL && n > 0) memcpy(copy, text, n);
+    return copy;
+}
+
+void weft_mem_free(void *mem)
+{
+    if (mem == NULL) return;
+    atomic_fetch_sub(&live, 1);
+    free(mem);
+}
+
+long weft_mem_live(void)
+{
+    return atomic_load(&live);
+}
+
+void weft_mem_fail_after(long n)
+{
+    atomic_store(&fail_after, n);
+}

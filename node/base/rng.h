@@ -1,0 +1,18 @@
+/* rng.h - counter-based random numbers: a function of (seed, counter) alone,
+ * so that a stream's draws do not depend on who else drew.
+ *
+ * Philox 4x32-10. Source: Salmon et al., "Parallel random numbers: as easy as
+ * 1, 2, 3", SC 2011. Threads: any.
+ */
+#ifndef WEFT_NODE_BASE_RNG_H
+#define WEFT_NODE_BASE_RNG_H
+
+#include <stdint.h>
+
+/* 64 random bits. */
+uint64_t weft_rng_u64(uint64_t seed, uint64_t counter);
+
+/* Uniform in [0, 1): 53 bits. */
+double weft_rng_unit(uint64_t seed, uint64_t counter);
+
+#endif

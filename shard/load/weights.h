@@ -1,0 +1,100 @@
+/* weights.h - the weights of a model as the step reads them.
+ *
+ * Loading is two acts. `open` reads headers, checks that every tensor the
+ * config asks for is there with its dtype and shape, that every other tensor is
+ * known and may be ignored, and adds up the memory: nothing large has been
+ * allocated, and a refusal names file and tensor. `load` then allocates once
+ * and reads every tensor once, straight into its packed place, through a small
+ * bounded buffer: weights are never held twice.
+ *
+ * Threads: one thread loads; the result is read-only and for any thread.
+ */
+#ifndef WEFT_SHARD_LOAD_WEIGHTS_H
+#define WEFT_SHARD_LOAD_WEIGHTS_H
+
+#include "kernels/matrix.h"
+#include "shard/model/config.h"
+
+/* gate, up: [width, hidden]; down: [hidden, width]. */
+typedef struct weft_mlp_weights {
+    weft_matrix gate, up, down;
+} weft_mlp_weights;
+
+typedef struct weft_layer_weights {
+    const float *input_norm, *post_norm; /* [hidden], fp32 */
+
+    weft_matrix q_a; /* [q_lora_rank, hidden]; absent (data NULL) without LoRA */
+    weft_matrix q_b; /* [n_head (nope + rope), q_lora_rank or hidden] */
+    weft_matrix kv_a; /* [kv_lora_rank + rope, hidden] */
+    weft_matrix o;    /* [hidden, n_head v_head_dim] */
+    weft_matrix g;    /* [n_head or n_head v_head_dim, hidden] or absent */
+    const float *q_a_norm, *kv_a_norm, *k_rope_norm; /* last may be NULL */
+
+    /* kv_b split by head for the absorbed form (model-spec 2.3). k_up[h] is
+     * [kv_lora_rank, nope], the transposed key part; v_up[h] is
+     * [v_head_dim, kv_lora_rank]. F8 is expanded here, since heads straddle
+     * scale blocks: to F32 (profile exact) or BF16 (profile bf16). */
+    const weft_matrix *k_up, *v_up; /* [n_head] each */
+
+    /* Indexer; absent (data NULL) where the layer has none. With tail layout
+     * the rope channels are moved to the front at load. */
+    weft_matrix index_q, index_k, index_w;
+    const float *index_k_norm_w, *index_k_norm_b;
+
+    weft_mlp_weights mlp; /* dense MLP, or the shared expert (or absent) */
+    weft_matrix router;   /* [n_expert, hidden] */
+    const float *router_bias;        /* [n_expert] or NULL */
+    const weft_mlp_weights *experts; /* [n_expert] or NULL: dense layer */
+} weft_layer_weights;
+
+typedef struct weft_weights {
+    const void *embed; /* [vocab, hidden], row-major */
+    weft_dtype embed_dtype;
+    const float *final_norm;
+    weft_matrix lm_head;
+    weft_layer_weights *layers; /* [n_layer] */
+} weft_weights;
+
+typedef struct weft_checkpoint weft_checkpoint; /* opened, validated files */
+typedef struct weft_model weft_model;           /* loaded weights */
+
+/* Counts for `weft check` and the start line. */
+typedef struct weft_checkpoint_stats {
+    int64_t n_files, n_tensors, n_used, n_ignored;
+    int64_t n_params;       /* of used tensors */
+    int64_t file_bytes;     /* of used tensors, as stored */
+    int64_t resident_bytes; /* what load will allocate, exactly */
+    int64_t staging_bytes;  /* the largest buffer while loading */
+    int64_t n_mtp_tensors;  /* recognised, reported as unused */
+    uint64_t weights_hash;  /* of names, dtypes, shapes, offsets and config */
+} weft_checkpoint_stats;
+
+typedef enum weft_profile { WEFT_EXACT = 0, WEFT_PROFILE_BF16 = 1 } weft_profile;
+
+/* Open and validate DIR for `config`, which may be corrected where the tensors
+ * are the judge (n_nextn, shared width, indexer layout). `remark` hears of
+ * every ignored group of tensors with its reason and count. Errors:
+ * INVALID_ARGUMENT (contradiction with the config), NOT_FOUND (no file, or a
+ * tensor is missing), DATA_LOSS (truncated, overlapping, malformed). */
+WEFT_MUST_CHECK weft_status weft_checkpoint_open(
+    const char *dir, weft_model_config *config, weft_profile profile,
+    weft_remark_fn remark, void *arg, weft_checkpoint **checkpoint_out,
+    weft_err *err);
+void weft_checkpoint_close(weft_checkpoint *checkpoint); /* NULL is fine */
+const weft_checkpoint_stats *
+weft_checkpoint_get_stats(const weft_checkpoint *checkpoint);
+
+/* Bytes of weights done so far, of all. Called from the loading thread. */
+typedef void (*weft_progress_fn)(void *arg, int64_t done_bytes,
+                                 int64_t total_bytes);
+
+/* The model is the caller's, to end with weft_model_destroy; the checkpoint may
+ * be closed afterwards. NaN codes in F8 weights are DATA_LOSS. */
+WEFT_MUST_CHECK weft_status weft_model_load(weft_checkpoint *checkpoint,
+                                            weft_progress_fn progress,
+                                            void *arg, weft_model **model_out,
+                                            weft_err *err);
+void weft_model_destroy(weft_model *model); /* NULL is fine */
+const weft_weights *weft_model_weights(const weft_model *model);
+
+#endif

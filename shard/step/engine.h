@@ -1,0 +1,85 @@
+/* engine.h - the step loop of one group: the lead's thread.
+ *
+ * It owns the scheduler, the KV pool and arena, the step's buffers and the
+ * worker threads, and drives them: take submissions and cancels, plan, compute,
+ * sample, commit, send events, again; when there is nothing to do it sleeps.
+ *
+ * Threads: create, start, stop and destroy by one thread; submit, cancel and
+ * get_load by any; events are sent from the engine's thread through `sink`.
+ *
+ * Guarantees: every submitted job gets exactly one last event (a finish other
+ * than NONE), unless it was cancelled, when it gets none after cancel has been
+ * taken; a cancelled job computes at most the step in flight; nothing allocates
+ * in a step but top logprobs; events of one job come in order.
+ */
+#ifndef WEFT_SHARD_STEP_ENGINE_H
+#define WEFT_SHARD_STEP_ENGINE_H
+
+#include "kernels/ops.h"
+#include "node/base/gen.h"
+#include "shard/kv/kv.h"
+#include "shard/load/weights.h"
+#include "shard/sched/sched.h"
+
+typedef struct weft_engine weft_engine;
+
+typedef struct weft_engine_options {
+    int64_t kv_bytes; /* the budget */
+    int32_t page_tokens, chunk_tokens, max_seqs, max_waiting, max_context;
+    int32_t threads;
+    weft_profile profile;
+    const weft_ops *ops;
+} weft_engine_options;
+
+/* Takes an event; false: no room now, the engine keeps it and tries again
+ * (its `top` stays the engine's until taken). Engine's thread. */
+typedef struct weft_event_sink {
+    bool (*take)(void *arg, const weft_event *event);
+    void *arg;
+} weft_event_sink;
+
+/* Times of steps, for metrics; engine's thread, after each step. May be NULL. */
+typedef void (*weft_step_fn)(void *arg, uint64_t step_ns, int32_t n_rows);
+
+/* Bytes that an engine takes beside weights and the KV budget: step buffers,
+ * tables, stacks. What `weft check` prints as the stated constant. */
+int64_t weft_engine_overhead_bytes(const weft_model_config *config,
+                                   const weft_engine_options *options);
+
+/* config and weights are borrowed until destroy. */
+WEFT_MUST_CHECK weft_status weft_engine_create(
+    const weft_model_config *config, const weft_weights *weights,
+    const weft_engine_options *options, weft_event_sink sink,
+    weft_step_fn on_step, void *on_step_arg, weft_engine **engine_out,
+    weft_err *err);
+WEFT_MUST_CHECK weft_status weft_engine_start(weft_engine *engine,
+                                              weft_err *err);
+/* Ends the loop after the step in flight; jobs that are left get no event. */
+void weft_engine_stop(weft_engine *engine);
+void weft_engine_destroy(weft_engine *engine); /* NULL is fine */
+
+/* The job (and its arrays) is borrowed until its last event, or, after
+ * weft_engine_cancel, until the WEFT_EVENT_END that confirms the cancel
+ * (finish FAILED, status CANCELLED). RESOURCE_EXHAUSTED: the inbox is full;
+ * nothing happened. What is wrong with the job itself comes as an event. */
+WEFT_MUST_CHECK weft_status weft_engine_submit(weft_engine *engine,
+                                               const weft_job *job);
+/* Exactly one last event comes all the same: CANCELLED, or what was sent just
+ * before. RESOURCE_EXHAUSTED: the inbox is full; try again. */
+WEFT_MUST_CHECK weft_status weft_engine_cancel(weft_engine *engine,
+                                               uint64_t handle);
+
+/* A snapshot, at most one step old. Any thread. */
+typedef struct weft_engine_load {
+    weft_sched_stats sched;
+    weft_kv_stats kv;
+    uint64_t n_steps;
+    uint64_t last_progress_ns; /* clock at the last step or idle turn */
+    bool idle;
+} weft_engine_load;
+
+void weft_engine_get_load(weft_engine *engine, weft_engine_load *load_out);
+
+const weft_kv_layout *weft_engine_layout(const weft_engine *engine);
+
+#endif
