@@ -9,7 +9,12 @@
 
 #include <stdint.h>
 
-/* 64 random bits. */
+/* One block: four words from a counter and a key. The calls below use counter
+ * {low, high, 0, 0} and key {low, high}. */
+void weft_rng_philox(const uint32_t counter[4], const uint32_t key[2],
+                     uint32_t out[4]);
+
+/* 64 random bits: word 1 above word 0. */
 uint64_t weft_rng_u64(uint64_t seed, uint64_t counter);
 
 /* Uniform in [0, 1): 53 bits. */
