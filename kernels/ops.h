@@ -93,14 +93,17 @@ typedef struct weft_rope_table {
     float factor;
 } weft_rope_table;
 
-/* Rotate, in place, 2 * n_freq channels of every head: head h of row r starts
- * at x + r x_stride + h head_stride. interleave: pairs (2i, 2i+1); else
- * (i, i + n_freq). a' = a cos - b sin, b' = a sin + b cos.
+/* Rotate 2 * n_freq channels of every head: head h of row r is read at
+ * x + r x_stride + h x_head_stride and written at y + r y_stride +
+ * h y_head_stride; y may be x (with the same strides), which rotates in place.
+ * interleave: pairs (2i, 2i+1); else (i, i + n_freq).
+ * a' = fma(a, cos, -(b sin)), b' = fma(a, sin, b cos).
  * Source: Su et al., arXiv 2104.09864; model-spec 2.3 step 6. */
 typedef struct weft_rope {
-    float *x;
+    const float *x;
+    float *y;
     const float *cos, *sin; /* [n_row, n_freq] */
-    int64_t x_stride, head_stride;
+    int64_t x_stride, x_head_stride, y_stride, y_head_stride;
     int32_t n_row, n_head, n_freq;
     bool interleave;
     weft_round round;
@@ -244,10 +247,12 @@ typedef struct weft_route {
     float scale;
 } weft_route;
 
-/* y[r] = sum_s weights[r, s] * expert_rows[r top_k + s] in slot order by fused
- * multiply-add from 0, rounded; then + shared[r] (if not NULL), rounded. */
+/* y[r] = sum_s weights[r, s] * expert_rows[row_of[r top_k + s]] in slot order by
+ * fused multiply-add from 0, rounded; then + shared[r] (if not NULL), rounded.
+ * (Rows come grouped by expert; row_of finds them by token and slot.) */
 typedef struct weft_combine {
     const float *expert_rows; /* [n_row * top_k, width], row stride = width */
+    const int32_t *row_of;    /* [n_row, top_k] */
     const float *weights;     /* [n_row, top_k] */
     const float *shared;      /* [n_row, width] or NULL */
     float *y;
