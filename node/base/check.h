@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-__attribute__((noreturn, cold)) void
-weft_panic(const char *file, int line, const char *what);
+__attribute__((noreturn, cold)) void weft_panic(const char *file, int line,
+                                                const char *what);
 
 #define WEFT_ASSERT(cond)                                                      \
     ((cond) ? (void)0 : weft_panic(__FILE__, __LINE__, #cond))

@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 #if defined(__GNUC__)
-#define WEFT_MUST_CHECK __attribute__((warn_unused_result))
+#define WEFT_MUST_CHECK        __attribute__((warn_unused_result))
 #define WEFT_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #else
 #define WEFT_MUST_CHECK

@@ -25,10 +25,10 @@ enum {
 
 /* Fully resolved: defaults are applied, ranges are checked by router/admit. */
 typedef struct weft_sampling {
-    float temperature; /* 0: greedy */
-    float top_p;       /* 1: off */
-    float min_p;       /* 0: off */
-    uint32_t top_k;    /* 0: off */
+    float temperature;                         /* 0: greedy */
+    float top_p;                               /* 1: off */
+    float min_p;                               /* 0: off */
+    uint32_t top_k;                            /* 0: off */
     float frequency_penalty, presence_penalty; /* 0: off; generated tokens */
     float repetition_penalty; /* 1: off; prompt and generated tokens */
     uint64_t seed;
@@ -92,7 +92,7 @@ typedef struct weft_event {
     int32_t token, position; /* position of the token in the sequence */
     float logprob;           /* of token; valid if logprobs were asked */
     int32_t n_top;
-    weft_logprob *top; /* [n_top]; the receiver's, to end with weft_mem_free */
+    weft_logprob *top;  /* [n_top]; the receiver's, to end with weft_mem_free */
     weft_status status; /* of WEFT_FINISH_FAILED */
     char text[160];     /* of WEFT_FINISH_FAILED */
 } weft_event;

@@ -60,7 +60,7 @@ void weft_log(weft_log_level level, const char *module, const char *event,
     char line[LINE_BYTES];
     size_t used = put_head(line, level, module, event);
     if (format[0] != '\0') {
-        used = advance(used, snprintf(line + used, LINE_BYTES - 1 - used, " "));
+        if (used < LINE_BYTES - 2) line[used++] = ' ';
         va_list args;
         va_start(args, format);
         used = advance(

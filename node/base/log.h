@@ -1,4 +1,5 @@
-/* log.h - one line per event, on stderr: `time level module event key value ...`
+/* log.h - one line per event, on stderr: `time level module event key value
+ * ...`
  *
  * Lower-case stable event words; keys before values, a space between; a value
  * with spaces is quoted. Text of prompts is never logged. Levels by
