@@ -17,6 +17,15 @@ weft_status weft_err_set(weft_err *err, weft_status st, const char *file,
     return st;
 }
 
+/* Copy `more` to text[at ...), as far as it fits. */
+static size_t append(char *text, size_t at, const char *more)
+{
+    const size_t n = strnlen(more, WEFT_ERR_TEXT_BYTES - 1 - at);
+    memcpy(text + at, more, n);
+    text[at + n] = '\0';
+    return at + n;
+}
+
 weft_status weft_err_wrap(weft_err *err, weft_status st, const char *format,
                           ...)
 {
@@ -25,12 +34,11 @@ weft_status weft_err_wrap(weft_err *err, weft_status st, const char *format,
     memcpy(before, err->text, sizeof before);
     va_list args;
     va_start(args, format);
-    int used = vsnprintf(err->text, sizeof err->text, format, args);
+    (void)vsnprintf(err->text, sizeof err->text, format, args);
     va_end(args);
-    if (used < 0) used = 0;
-    if ((size_t)used < sizeof err->text)
-        (void)snprintf(err->text + used, sizeof err->text - (size_t)used,
-                       ": %s", before);
+    size_t used = strnlen(err->text, sizeof err->text - 1);
+    used = append(err->text, used, ": ");
+    (void)append(err->text, used, before);
     err->status = st;
     return st;
 }
