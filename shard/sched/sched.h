@@ -55,6 +55,8 @@ WEFT_MUST_CHECK weft_status weft_sched_create(const weft_sched_limits *limits,
                                               weft_sched **sched_out,
                                               weft_err *err);
 void weft_sched_destroy(weft_sched *sched); /* all jobs must be gone */
+/* Forget every job and release every page: the end of the engine. */
+void weft_sched_clear(weft_sched *sched);
 
 /* RESOURCE_EXHAUSTED: max_waiting reached, or it can never fit (three numbers
  * in the text). INVALID_ARGUMENT: empty, or longer than max_context. On
@@ -93,7 +95,8 @@ typedef struct weft_plan {
     int32_t n_ends;
 } weft_plan;
 
-/* Plan the next step. The plan lives until the next call of any kind. */
+/* Plan the next step. The plan, and the jobs it names, live until the next plan,
+ * submit, cancel or clear; commits leave it as it is. */
 void weft_sched_plan(weft_sched *sched, uint64_t now_ns, weft_plan *plan_out);
 
 /* The planned rows have been computed: advance. For each piece whose logits

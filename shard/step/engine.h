@@ -8,9 +8,9 @@
  * get_load by any; events are sent from the engine's thread through `sink`.
  *
  * Guarantees: every submitted job gets exactly one last event (a finish other
- * than NONE), unless it was cancelled, when it gets none after cancel has been
- * taken; a cancelled job computes at most the step in flight; nothing allocates
- * in a step but top logprobs; events of one job come in order.
+ * than NONE), cancelled ones too; a cancelled job computes at most the step in
+ * flight; nothing allocates in a step but top logprobs; events of one job come
+ * in order.
  */
 #ifndef WEFT_SHARD_STEP_ENGINE_H
 #define WEFT_SHARD_STEP_ENGINE_H
@@ -38,7 +38,8 @@ typedef struct weft_event_sink {
     void *arg;
 } weft_event_sink;
 
-/* Times of steps, for metrics; engine's thread, after each step. May be NULL. */
+/* Times of steps, for metrics; engine's thread, after each step. May be NULL.
+ */
 typedef void (*weft_step_fn)(void *arg, uint64_t step_ns, int32_t n_rows);
 
 /* Bytes that an engine takes beside weights and the KV budget: step buffers,
@@ -47,11 +48,11 @@ int64_t weft_engine_overhead_bytes(const weft_model_config *config,
                                    const weft_engine_options *options);
 
 /* config and weights are borrowed until destroy. */
-WEFT_MUST_CHECK weft_status weft_engine_create(
-    const weft_model_config *config, const weft_weights *weights,
-    const weft_engine_options *options, weft_event_sink sink,
-    weft_step_fn on_step, void *on_step_arg, weft_engine **engine_out,
-    weft_err *err);
+WEFT_MUST_CHECK weft_status
+weft_engine_create(const weft_model_config *config, const weft_weights *weights,
+                   const weft_engine_options *options, weft_event_sink sink,
+                   weft_step_fn on_step, void *on_step_arg,
+                   weft_engine **engine_out, weft_err *err);
 WEFT_MUST_CHECK weft_status weft_engine_start(weft_engine *engine,
                                               weft_err *err);
 /* Ends the loop after the step in flight; jobs that are left get no event. */

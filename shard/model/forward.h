@@ -1,0 +1,81 @@
+/* forward.h - one step of the model: rows of tokens in, hidden rows out.
+ *
+ * The absorbed form of latent attention over paged rows, for prefill and decode
+ * alike (model-spec 2.3), so that a position is computed the same way whoever
+ * shares its step. Everything a row computes depends on that row and on the
+ * cached rows of its own sequence, never on the batch: see kernels/ops.h.
+ *
+ * Rounding points of the profile bf16: every output of a norm, product,
+ * rotation, gate, activation and residual sum, as in model-spec 2.9 (vLLM's
+ * column, but for the residual stream, which is stored in bf16). Router logits,
+ * indexer scores, softmax weights and vocabulary logits stay fp32.
+ *
+ * Threads: the engine's. Nothing allocates after create.
+ */
+#ifndef WEFT_SHARD_MODEL_FORWARD_H
+#define WEFT_SHARD_MODEL_FORWARD_H
+
+#include "kernels/ops.h"
+#include "shard/kv/store.h"
+#include "shard/load/weights.h"
+
+typedef struct weft_forward weft_forward;
+
+/* What a test may observe and force (reduced precision is compared with forced
+ * choices, since top-k cuts are discontinuous). All entries may be NULL. */
+typedef struct weft_forward_hooks {
+    void *arg;
+    /* After each layer: the residual stream, [n_rows, hidden]. */
+    void (*layer_out)(void *arg, int32_t layer, const float *h, int32_t n_rows);
+    /* After routing and before use: ids and weights [n_rows, top_k]; may be
+     * overwritten. */
+    void (*route)(void *arg, int32_t layer, int32_t n_rows, int32_t *experts,
+                  float *weights);
+    /* After selection and before use: row r's keys are keys[r * stride ...],
+     * n_keys[r] of them; may be overwritten. */
+    void (*select)(void *arg, int32_t layer, int32_t n_rows, int32_t *keys,
+                   int32_t stride, int32_t *n_keys);
+} weft_forward_hooks;
+
+typedef struct weft_forward_options {
+    int32_t max_rows;        /* rows of the largest step */
+    int32_t max_logits_rows; /* rows of one logits call */
+    int32_t max_context;
+    weft_profile profile;
+    const weft_ops *ops;
+    weft_threads *threads; /* borrowed */
+    int32_t n_threads;     /* of `threads`, which may be absent for sizes */
+} weft_forward_options;
+
+/* Bytes of the step's buffers. */
+int64_t weft_forward_bytes(const weft_model_config *config,
+                           const weft_forward_options *options);
+
+/* config, weights and store are borrowed until destroy. */
+WEFT_MUST_CHECK weft_status weft_forward_create(
+    const weft_model_config *config, const weft_weights *weights,
+    const weft_kv_store *store, const weft_forward_options *options,
+    weft_forward **forward_out, weft_err *err);
+void weft_forward_destroy(weft_forward *forward); /* NULL is fine */
+void weft_forward_set_hooks(weft_forward *forward,
+                            const weft_forward_hooks *hooks);
+
+/* Rows of one step. Rows of one sequence come in rising position order. */
+typedef struct weft_batch {
+    int32_t n_rows;                          /* 1 <= n_rows <= max_rows */
+    const int32_t *tokens, *positions;       /* [n_rows] */
+    const int64_t *const *pages[WEFT_KINDS]; /* [n_rows]: page table of the
+                                                row's sequence, by kind */
+} weft_batch;
+
+/* Compute all layers; caches are written. The hidden rows stay inside until
+ * the next call. */
+void weft_forward_step(weft_forward *forward, const weft_batch *batch);
+
+/* Final norm and vocabulary logits of n chosen rows of the last step,
+ * n <= max_logits_rows: [n, vocab], borrowed until the next call; and what
+ * sampling needs to know of each row. */
+const float *weft_forward_logits(weft_forward *forward, const int32_t *rows,
+                                 int32_t n, const weft_vocab_stat **stats_out);
+
+#endif

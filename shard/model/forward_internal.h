@@ -1,0 +1,64 @@
+/* forward_internal.h - what forward.c, attention.c and ffn.c share: the step's
+ * buffers and the rows at hand. */
+#ifndef WEFT_SHARD_MODEL_FORWARD_INTERNAL_H
+#define WEFT_SHARD_MODEL_FORWARD_INTERNAL_H
+
+#include "shard/model/forward.h"
+
+/* Attention takes its rows in tiles, since an absorbed query is wide
+ * (n_head * (kv_lora_rank + rope) floats a row). A tile is large enough that
+ * one pass over kv_b's weights serves many rows. */
+enum { WEFT_ATTN_TILE_ROWS = 128 };
+
+struct weft_forward {
+    const weft_model_config *config;
+    const weft_weights *weights;
+    const weft_kv_store *store;
+    weft_forward_options options;
+    const weft_ops *ops;
+    weft_threads *threads;
+    weft_round round;
+    weft_forward_hooks hooks;
+
+    void *memory; /* all buffers below, one block */
+    weft_gemm *gemms;
+    int32_t *positions;          /* the step's own copy */
+    weft_row *rows[WEFT_KINDS];  /* of the step, keys filled per layer */
+    float *inv_freq[WEFT_KINDS]; /* [rope / 2] */
+    float *cos[WEFT_KINDS], *sin[WEFT_KINDS]; /* [rows, rope / 2] */
+
+    float *h; /* [rows, hidden]: the residual stream */
+    float *x; /* [rows, hidden]: its norm; later the block's output */
+    float *y; /* [rows, hidden] */
+
+    float *q_latent, *kv, *gate, *q; /* attention, per row */
+    float *q_absorbed, *latent_out;  /* attention, per row of a tile */
+    float *heads_out;                /* [rows, n_head v_head_dim] */
+
+    float *index_q, *index_k, *index_w; /* indexer */
+    int32_t *index_keys, *index_n_keys; /* [rows, index_topk], [rows] */
+    float *index_scores;                /* [threads, max_context] */
+    int32_t *index_ids;                 /* the same shape */
+
+    float *mlp_gate, *mlp_up; /* [rows, width] dense MLP or shared expert */
+    float *shared_out;        /* [rows, hidden] */
+    float *router_logits, *route_weights; /* [rows, n_expert], [rows, top_k] */
+    int32_t *route_experts;               /* [rows, top_k] */
+    int32_t *expert_rows;  /* [rows top_k]: token of each row, by expert */
+    int32_t *row_of;       /* [rows, top_k]: where a slot's row is */
+    int32_t *expert_first; /* [n_expert + 1] */
+    float *expert_gate, *expert_up; /* [rows top_k, moe width] */
+    float *expert_out;              /* [rows top_k, hidden] */
+
+    float *final; /* [logits rows, hidden] */
+    float *logits;
+    weft_vocab_stat *stats;
+};
+
+/* x (the normed rows) -> y: attention of one layer, caches written. */
+void weft_forward_attention(weft_forward *f, int32_t layer, int32_t n_rows);
+
+/* x (the normed rows) -> y: dense MLP or mixture of experts of one layer. */
+void weft_forward_ffn(weft_forward *f, int32_t layer, int32_t n_rows);
+
+#endif

@@ -1,0 +1,198 @@
+/* One turn of the engine: ends that the plan brings, the rows of the step, the
+ * logits that somebody wants, tokens, events. */
+#include <stdio.h>
+#include <string.h>
+
+#include "node/base/check.h"
+#include "node/base/clock.h"
+#include "node/base/mem.h"
+#include "shard/step/engine_internal.h"
+
+static void emit_end(weft_engine *e, uint64_t handle, weft_finish finish,
+                     weft_status status, const char *text)
+{
+    weft_event event = {
+        .handle = handle,
+        .kind = WEFT_EVENT_END,
+        .finish = finish,
+        .status = status,
+    };
+    (void)snprintf(event.text, sizeof event.text, "%s", text);
+    weft_engine_emit(e, &event);
+}
+
+static void tell_ends(weft_engine *e, const weft_plan *plan)
+{
+    for (int32_t i = 0; i < plan->n_ends; i++) {
+        const struct weft_sched_end *const end = &plan->ends[i];
+        emit_end(e, end->job->handle, end->finish, end->status,
+                 end->finish == WEFT_FINISH_FAILED ? "deadline exceeded" : "");
+    }
+}
+
+/* Rows of the plan, in plan order, into the step's arrays. */
+static int32_t lay_out_rows(weft_engine *e, const weft_plan *plan)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < plan->n_pieces; i++) {
+        const weft_piece *const p = &plan->pieces[i];
+        for (int32_t r = 0; r < p->n_rows; r++, n++) {
+            WEFT_ASSERT(n < e->max_rows);
+            e->tokens[n] = p->tokens[p->first + r];
+            e->positions[n] = p->first + r;
+            for (int32_t k = 0; k < WEFT_KINDS; k++)
+                e->pages[k][n] = p->table->offsets[k];
+        }
+        if (p->started) {
+            const weft_event event = {.handle = p->job->handle,
+                                      .kind = WEFT_EVENT_STARTED,
+                                      .position = p->first};
+            weft_engine_emit(e, &event);
+        }
+    }
+    return n;
+}
+
+/* Whether the last row of the piece predicts a token that is not known. */
+static bool gives_token(const weft_piece *p)
+{
+    return p->last_of_prompt || p->first >= p->job->n_tokens;
+}
+
+static bool wants_all_rows(const weft_piece *p)
+{
+    return p->job->on_logits != NULL || p->job->prompt_logprobs >= 0;
+}
+
+static int32_t list_wanted(weft_engine *e, const weft_plan *plan)
+{
+    int32_t n = 0, row = 0;
+    for (int32_t i = 0; i < plan->n_pieces; i++) {
+        const weft_piece *const p = &plan->pieces[i];
+        for (int32_t r = 0; r < p->n_rows; r++, row++) {
+            const bool last = r == p->n_rows - 1;
+            if (!wants_all_rows(p) && !(last && gives_token(p))) continue;
+            e->wanted_rows[n] = row;
+            e->wanted[n++] =
+                (weft_wanted_row){.piece = i, .position = p->first + r};
+        }
+    }
+    return n;
+}
+
+static void fail_job(weft_engine *e, const weft_piece *p, weft_status status,
+                     const char *text)
+{
+    emit_end(e, p->job->handle, WEFT_FINISH_FAILED, status, text);
+    e->failed[e->n_failed++] = p->job->handle;
+}
+
+/* Logprob of a prompt token, from the row before it. */
+static weft_status tell_prompt_logprob(weft_engine *e, const weft_piece *p,
+                                       int32_t position, const float *logits,
+                                       const weft_vocab_stat *stat,
+                                       weft_err *err)
+{
+    weft_event event = {
+        .handle = p->job->handle,
+        .kind = WEFT_EVENT_PROMPT,
+        .token = p->job->tokens[position + 1],
+        .position = position + 1,
+    };
+    WEFT_TRY(weft_sampler_logprobs(e->sampler, logits, stat, event.token,
+                                   p->job->prompt_logprobs, &event, err));
+    weft_engine_emit(e, &event);
+    return WEFT_OK;
+}
+
+static weft_status choose(weft_engine *e, const weft_piece *p, int32_t position,
+                          const float *logits, const weft_vocab_stat *stat,
+                          weft_event *event, weft_err *err)
+{
+    const weft_job *const job = p->job;
+    if (job->forced != NULL)
+        event->token = job->forced[position + 1 - job->n_prompt];
+    else
+        WEFT_TRY(weft_sampler_choose(e->sampler, job, p->tokens, position + 1,
+                                     logits, stat, &event->token, err));
+    if (job->logprobs >= 0)
+        WEFT_TRY(weft_sampler_logprobs(e->sampler, logits, stat, event->token,
+                                       job->logprobs, event, err));
+    return WEFT_OK;
+}
+
+static void take_row(weft_engine *e, const weft_piece *p, int32_t position,
+                     const float *logits, const weft_vocab_stat *stat)
+{
+    const weft_job *const job = p->job;
+    weft_err err = {0};
+    weft_status st = WEFT_OK;
+    if (job->on_logits != NULL)
+        job->on_logits(job->on_logits_arg, position, logits);
+    if (job->prompt_logprobs >= 0 && position + 1 < job->n_prompt)
+        st = tell_prompt_logprob(e, p, position, logits, stat, &err);
+    const bool last = position == p->first + p->n_rows - 1;
+    if (!last || !gives_token(p)) {
+        if (st != WEFT_OK) fail_job(e, p, st, err.text);
+        return;
+    }
+    weft_event event = {
+        .handle = job->handle,
+        .kind = WEFT_EVENT_TOKEN,
+        .position = position + 1,
+    };
+    if (st == WEFT_OK) st = choose(e, p, position, logits, stat, &event, &err);
+    if (st != WEFT_OK) {
+        /* The scheduler hears a token all the same, since it waits for one
+         * from every such piece; the job is forgotten after the step. */
+        (void)weft_sched_commit(e->sched, p->slot, 0);
+        fail_job(e, p, st, err.text);
+        return;
+    }
+    event.finish = weft_sched_commit(e->sched, p->slot, event.token);
+    weft_engine_emit(e, &event);
+}
+
+static void take_logits(weft_engine *e, const weft_plan *plan, int32_t n)
+{
+    for (int32_t done = 0; done < n; done += e->max_logits_rows) {
+        const int32_t left = n - done;
+        const int32_t some =
+            left < e->max_logits_rows ? left : e->max_logits_rows;
+        const weft_vocab_stat *stats = NULL;
+        const float *const logits = weft_forward_logits(
+            e->forward, e->wanted_rows + done, some, &stats);
+        for (int32_t i = 0; i < some; i++) {
+            const weft_wanted_row *const w = &e->wanted[done + i];
+            take_row(e, &plan->pieces[w->piece], w->position,
+                     logits + (int64_t)i * e->config->vocab_size, &stats[i]);
+        }
+    }
+}
+
+void weft_engine_run_plan(weft_engine *e, const weft_plan *plan)
+{
+    tell_ends(e, plan);
+    if (plan->n_rows == 0) return;
+    const uint64_t begin_ns = weft_clock_now_ns();
+    const int32_t n_rows = lay_out_rows(e, plan);
+    WEFT_ASSERT(n_rows == plan->n_rows);
+    const weft_batch batch = {
+        .n_rows = n_rows,
+        .tokens = e->tokens,
+        .positions = e->positions,
+        .pages = {e->pages[WEFT_FULL], e->pages[WEFT_WINDOW]},
+    };
+    weft_forward_step(e->forward, &batch);
+    e->n_failed = 0;
+    take_logits(e, plan, list_wanted(e, plan));
+    weft_sched_step_done(e->sched);
+    for (int32_t i = 0; i < e->n_failed; i++)
+        (void)weft_sched_cancel(e->sched, e->failed[i]); /* it may have ended */
+#ifndef NDEBUG
+    weft_kv_pool_check(e->pool);
+#endif
+    e->n_steps++;
+    if (e->on_step != NULL)
+        e->on_step(e->on_step_arg, weft_clock_now_ns() - begin_ns, n_rows);
+}
