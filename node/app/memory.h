@@ -1,0 +1,37 @@
+/* memory.h - how much memory this process may still take, and what of it goes
+ * to KV pages.
+ *
+ * Threads: any; called at start.
+ */
+#ifndef WEFT_NODE_APP_MEMORY_H
+#define WEFT_NODE_APP_MEMORY_H
+
+#include "shard/step/engine.h"
+
+/* Bytes that can be had without swapping: the least of the system's
+ * MemAvailable and what the process's control groups leave (limit less use).
+ * UNAVAILABLE: /proc says nothing. */
+WEFT_MUST_CHECK weft_status weft_memory_available(int64_t *bytes_out,
+                                                  weft_err *err);
+
+/* What a start takes and where the KV budget comes from. */
+typedef struct weft_memory_plan {
+    int64_t available_bytes;
+    int64_t weights_bytes;  /* resident, staging not counted */
+    int64_t overhead_bytes; /* step buffers, tables, stacks */
+    int64_t reserve_bytes;  /* left to the rest of the machine */
+    int64_t kv_bytes;       /* the budget: given, or the rest */
+    bool kv_given;
+} weft_memory_plan;
+
+/* kv_bytes 0: what is left of the memory after weights, overhead and a reserve
+ * of 1/16 of what is available and at least 256 MiB; never more than what
+ * max_seqs sequences of max_context could use. RESOURCE_EXHAUSTED: the given
+ * budget, or the weights alone, do not fit; the text gives needed and available
+ * bytes, and names kv-bytes if that is what is too large. */
+WEFT_MUST_CHECK weft_status weft_memory_plan_make(
+    const weft_model_config *config, const weft_engine_options *options,
+    int64_t kv_bytes, int64_t weights_bytes, weft_memory_plan *plan_out,
+    weft_err *err);
+
+#endif
