@@ -6,3 +6,13 @@ add_executable(weft node/main.c)
 target_link_libraries(weft PRIVATE weft_node)
 set_target_properties(weft PROPERTIES
   RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+
+# The commit that `weft version` tells; "unknown" outside a clone.
+execute_process(COMMAND git -C ${CMAKE_SOURCE_DIR} rev-parse --short=12 HEAD
+  OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET
+  RESULT_VARIABLE commit_failed)
+if(commit_failed)
+  set(commit unknown)
+endif()
+set_source_files_properties(${CMAKE_SOURCE_DIR}/node/app/version.c
+  PROPERTIES COMPILE_DEFINITIONS WEFT_COMMIT="${commit}")

@@ -1,0 +1,392 @@
+#include "node/app/options.h"
+
+#include <string.h>
+
+#include "node/app/flags.h"
+#include "node/base/check.h"
+#include "node/base/str.h"
+
+enum {
+    SHOWN_BYTES = 80, /* of a bad value, in a message */
+    NAME_BYTES = 64,
+    PORT_MAX = 65535,
+};
+
+/* Where a value came from, for messages. */
+typedef struct source {
+    const weft_flag_row *row;
+    const char *env_name; /* NULL: the command line */
+} source;
+
+/* A value as it may stand in a one-line message: short, and without control
+ * characters. */
+static const char *shown(const char *value, char out[SHOWN_BYTES])
+{
+    size_t n = 0;
+    for (; value[n] != '\0' && n + 1 < SHOWN_BYTES; n++) {
+        const unsigned char c = (unsigned char)value[n];
+        out[n] = c < 0x20 || c == 0x7F ? '?' : value[n];
+    }
+    out[n] = '\0';
+    if (value[n] != '\0') memcpy(out + n - 3, "...", 3);
+    return out;
+}
+
+static weft_status bad_value(const source *from, const char *value,
+                             weft_err *err, const char *wanted)
+{
+    char text[SHOWN_BYTES];
+    if (from->env_name != NULL)
+        return WEFT_FAIL(
+            err, WEFT_INVALID_ARGUMENT, "--%s (from %s) is \"%s\"; it takes %s",
+            from->row->name, from->env_name, shown(value, text), wanted);
+    return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT, "--%s is \"%s\"; it takes %s",
+                     from->row->name, shown(value, text), wanted);
+}
+
+/* Whether `word` is one of "a|b|c". The word in the table comes back, so that
+ * the caller's text need not live on. */
+static bool in_list(const char *list, const char *word)
+{
+    const size_t n = strlen(word);
+    for (const char *at = list; at != NULL && n > 0;) {
+        const size_t item = strcspn(at, "|");
+        if (item == n && memcmp(at, word, n) == 0) return true;
+        at = at[item] == '|' ? at + item + 1 : NULL;
+    }
+    return false;
+}
+
+static weft_status parse_choice(const source *from, const char *value,
+                                const char **field, weft_err *err)
+{
+    const weft_flag_row *const row = from->row;
+    if (in_list(row->not_built, value))
+        return WEFT_FAIL(err, WEFT_UNIMPLEMENTED,
+                         "--%s %s is not built; it takes %s", row->name, value,
+                         row->choices);
+    if (!in_list(row->choices, value))
+        return bad_value(from, value, err, row->choices);
+    *field = value;
+    return WEFT_OK;
+}
+
+static weft_status parse_count(const source *from, const char *value,
+                               int32_t *field, weft_err *err)
+{
+    const weft_flag_row *const row = from->row;
+    int64_t count = 0;
+    if (!weft_parse_i64(value, row->min, row->max, &count)) {
+        char wanted[NAME_BYTES];
+        (void)snprintf(wanted, sizeof wanted,
+                       "a whole number from %lld to %lld", (long long)row->min,
+                       (long long)row->max);
+        return bad_value(from, value, err, wanted);
+    }
+    if (row->max_built > 0 && count > row->max_built)
+        return WEFT_FAIL(err, WEFT_UNIMPLEMENTED,
+                         "--%s above %lld is not built; it is %lld", row->name,
+                         (long long)row->max_built, (long long)count);
+    *field = (int32_t)count;
+    return WEFT_OK;
+}
+
+static weft_status parse_size(const source *from, const char *value,
+                              int64_t *field, weft_err *err)
+{
+    uint64_t bytes = 0;
+    if (!weft_parse_bytes(value, &bytes) || bytes < (uint64_t)from->row->min ||
+        bytes > (uint64_t)from->row->max)
+        return bad_value(from, value, err,
+                         "bytes above 0, as digits with or without K, M, G "
+                         "or T");
+    *field = (int64_t)bytes;
+    return WEFT_OK;
+}
+
+/* HOST:PORT; the host of an IPv6 address stands in brackets, as its colons
+ * would otherwise be taken for the port's. */
+static bool split_address(const char *text, int32_t min_port,
+                          weft_address *address)
+{
+    const char *const colon = strrchr(text, ':');
+    if (colon == NULL || colon == text) return false;
+    const char *host = text;
+    size_t n = (size_t)(colon - text);
+    const bool bracketed = host[0] == '[' && host[n - 1] == ']';
+    if (bracketed) {
+        host++;
+        n -= 2;
+    }
+    if (n == 0 || n >= sizeof address->host) return false;
+    if (!bracketed && memchr(host, ':', n) != NULL) return false;
+    if (strcspn(host, " \t\r\n/[]") < n) return false;
+    int64_t port = 0;
+    if (!weft_parse_i64(colon + 1, min_port, PORT_MAX, &port)) return false;
+    memcpy(address->host, host, n);
+    address->host[n] = '\0';
+    address->port = (int32_t)port;
+    return true;
+}
+
+static weft_status parse_address(const source *from, const char *value,
+                                 weft_address *field, weft_err *err)
+{
+    const weft_flag_row *const row = from->row;
+    weft_address address = {.text = value};
+    address.off = row->choices != NULL && strcmp(value, "off") == 0;
+    if (!address.off && !split_address(value, (int32_t)row->min, &address))
+        return bad_value(from, value, err,
+                         row->choices != NULL
+                             ? "HOST:PORT (port up to 65535) or off"
+                             : "HOST:PORT (port up to 65535)");
+    *field = address;
+    return WEFT_OK;
+}
+
+static weft_status parse_switch(const source *from, const char *value,
+                                bool *field, weft_err *err)
+{
+    if (!in_list("true|false", value))
+        return bad_value(from, value, err, "no value, true or false");
+    *field = value[0] == 't';
+    return WEFT_OK;
+}
+
+static weft_status add_stop(const source *from, const char *value,
+                            weft_options *o, weft_err *err)
+{
+    if (value[0] == '\0') return bad_value(from, value, err, "some text");
+    if (o->n_stops == WEFT_STOPS_MAX)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "--%s is given more than %d times", from->row->name,
+                         WEFT_STOPS_MAX);
+    o->stops[o->n_stops++] = value;
+    return WEFT_OK;
+}
+
+/* Parse `value` into the field of the row. */
+static weft_status set_flag(const source *from, const char *value,
+                            weft_options *o, weft_err *err)
+{
+    void *const field = (char *)o + from->row->offset;
+    switch (from->row->kind) {
+    case WEFT_KIND_TEXT:
+        if (value[0] == '\0') return bad_value(from, value, err, "some text");
+        *(const char **)field = value;
+        return WEFT_OK;
+    case WEFT_KIND_TEXTS:
+        return add_stop(from, value, o, err);
+    case WEFT_KIND_SIZE:
+        return parse_size(from, value, field, err);
+    case WEFT_KIND_COUNT:
+        return parse_count(from, value, field, err);
+    case WEFT_KIND_U64:
+        if (!weft_parse_u64(value, field))
+            return bad_value(from, value, err,
+                             "a whole number from 0 to 2^64 - 1");
+        return WEFT_OK;
+    case WEFT_KIND_REAL:
+        if (!weft_parse_f64(value, field))
+            return bad_value(from, value, err, "a decimal number");
+        return WEFT_OK;
+    case WEFT_KIND_CHOICE:
+        return parse_choice(from, value, field, err);
+    case WEFT_KIND_ADDRESS:
+        return parse_address(from, value, field, err);
+    case WEFT_KIND_SWITCH:
+        return parse_switch(from, value, field, err);
+    }
+    return WEFT_FAIL(err, WEFT_INTERNAL, "--%s has no kind", from->row->name);
+}
+
+/* The command's flag of that name; NULL: it has none. */
+static const weft_flag_row *find_flag(weft_command command, const char *name,
+                                      size_t n)
+{
+    for (int f = 0; f < WEFT_FLAGS; f++) {
+        const weft_flag_row *const row = &weft_flag_rows[f];
+        if ((row->commands >> command & 1U) != 0 && strlen(row->name) == n &&
+            memcmp(row->name, name, n) == 0)
+            return row;
+    }
+    return NULL;
+}
+
+static uint64_t bit_of(const weft_flag_row *row)
+{
+    return UINT64_C(1) << (row - weft_flag_rows);
+}
+
+/* argv[*at] is a flag: take it and its value, and move *at past both. */
+static weft_status take_flag(int argc, char **argv, int *at, weft_options *o,
+                             weft_err *err)
+{
+    char text[SHOWN_BYTES];
+    const char *const name = argv[*at] + 2;
+    const size_t n = strcspn(name, "=");
+    const weft_flag_row *const row = find_flag(o->command, name, n);
+    if (strncmp(argv[*at], "--", 2) != 0 || row == NULL)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "unknown flag %s; weft help %s lists its flags",
+                         shown(argv[*at], text),
+                         weft_command_rows[o->command].name);
+    const char *value = name[n] == '=' ? name + n + 1 : NULL;
+    *at += 1;
+    if (value == NULL && row->kind == WEFT_KIND_SWITCH) value = "true";
+    if (value == NULL) {
+        if (*at == argc || strncmp(argv[*at], "--", 2) == 0)
+            return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                             "--%s needs a value: --%s %s", row->name,
+                             row->name, row->value);
+        value = argv[(*at)++];
+    }
+    if ((o->given & bit_of(row)) != 0 && row->kind != WEFT_KIND_TEXTS)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT, "--%s is given twice",
+                         row->name);
+    o->given |= bit_of(row);
+    return set_flag(&(source){.row = row}, value, o, err);
+}
+
+static weft_status take_word(char *word, weft_options *o, weft_err *err)
+{
+    char text[SHOWN_BYTES];
+    const weft_command_row *const row = &weft_command_rows[o->command];
+    if (!row->words)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "unexpected word \"%s\": %s takes flags only",
+                         shown(word, text), row->name);
+    o->words[o->n_words++] = word;
+    return WEFT_OK;
+}
+
+static weft_status take_line(int argc, char **argv, weft_options *o,
+                             weft_err *err)
+{
+    bool flags = true;
+    for (int at = 2; at < argc;) {
+        if (flags && strcmp(argv[at], "--") == 0) {
+            flags = false;
+            at++;
+        } else if (flags && argv[at][0] == '-' && argv[at][1] != '\0') {
+            WEFT_TRY(take_flag(argc, argv, &at, o, err));
+        } else {
+            WEFT_TRY(take_word(argv[at++], o, err));
+        }
+    }
+    return WEFT_OK;
+}
+
+static weft_status take_environment(weft_env_fn env, void *env_arg,
+                                    weft_options *o, weft_err *err)
+{
+    for (int f = 0; f < WEFT_FLAGS; f++) {
+        const weft_flag_row *const row = &weft_flag_rows[f];
+        if ((row->commands >> o->command & 1U) == 0) continue;
+        if ((o->given & bit_of(row)) != 0) continue;
+        char name[NAME_BYTES];
+        weft_flag_env_name(row->name, name, sizeof name);
+        const char *const value = env(env_arg, name);
+        if (value == NULL) continue;
+        o->given |= bit_of(row);
+        WEFT_TRY(
+            set_flag(&(source){.row = row, .env_name = name}, value, o, err));
+    }
+    return WEFT_OK;
+}
+
+/* Defaults go through the same parser as values, so a row cannot hold one that
+ * a user could not give; --decode-from's "no" is the exception. */
+static void set_defaults(weft_options *o)
+{
+    for (int f = 0; f < WEFT_FLAGS; f++) {
+        const weft_flag_row *const row = &weft_flag_rows[f];
+        if (row->preset == NULL || f == WEFT_FLAG_DECODE_FROM) continue;
+        weft_err err = {0};
+        const weft_status st =
+            set_flag(&(source){.row = row}, row->preset, o, &err);
+        WEFT_ASSERT(st == WEFT_OK);
+    }
+    o->decode_from = -1;
+}
+
+static weft_status check_needed(const weft_options *o, weft_err *err)
+{
+    const weft_command_row *const row = &weft_command_rows[o->command];
+    for (int f = 0; f < WEFT_FLAGS; f++) {
+        const uint64_t bit = UINT64_C(1) << f;
+        if ((row->needed & bit) != 0 && (o->given & bit) == 0)
+            return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                             "--%s is missing: --%s %s", weft_flag_rows[f].name,
+                             weft_flag_rows[f].name, weft_flag_rows[f].value);
+    }
+    if (o->command == WEFT_COMMAND_EVAL &&
+        (o->text == NULL) == (o->ids_file == NULL))
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "one of --ids FILE and --text FILE is needed, and "
+                         "only one");
+    if (o->command == WEFT_COMMAND_HELP && o->n_words > 1)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT, "help takes one command");
+    return WEFT_OK;
+}
+
+static weft_log_level log_level_of(const char *name)
+{
+    if (strcmp(name, "error") == 0) return WEFT_LOG_ERROR;
+    if (strcmp(name, "warn") == 0) return WEFT_LOG_WARN;
+    if (strcmp(name, "debug") == 0) return WEFT_LOG_DEBUG;
+    return WEFT_LOG_INFO;
+}
+
+static void derive(weft_options *o)
+{
+    o->profile =
+        strcmp(o->profile_name, "exact") == 0 ? WEFT_EXACT : WEFT_PROFILE_BF16;
+    o->neutral_defaults = strcmp(o->generation_defaults, "neutral") == 0;
+    o->log_level = log_level_of(o->log_level_name);
+}
+
+static weft_status find_command(int argc, char **argv, weft_options *o,
+                                weft_err *err)
+{
+    char text[SHOWN_BYTES];
+    if (argc < 2)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "a command is needed; weft help lists them");
+    const char *name = argv[1];
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) name = "help";
+    if (strcmp(name, "--version") == 0) name = "version";
+    o->command = weft_command_find(name);
+    if (o->command == WEFT_COMMANDS)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "unknown command %s; weft help lists the commands",
+                         shown(name, text));
+    const weft_command_row *const row = &weft_command_rows[o->command];
+    if (row->not_built != NULL)
+        return WEFT_FAIL(err, WEFT_UNIMPLEMENTED, "%s is not built; %s",
+                         row->name, row->not_built);
+    return WEFT_OK;
+}
+
+weft_status weft_options_parse(int argc, char **argv, weft_env_fn env,
+                               void *env_arg, weft_options *options_out,
+                               weft_err *err)
+{
+    weft_options o = {0};
+    WEFT_TRY(find_command(argc, argv, &o, err));
+    set_defaults(&o);
+    o.words = argv + 1;
+    weft_status st = take_line(argc, argv, &o, err);
+    if (st == WEFT_OK) st = take_environment(env, env_arg, &o, err);
+    if (st == WEFT_OK) st = check_needed(&o, err);
+    if (st != WEFT_OK)
+        return WEFT_WRAP(err, st, "%s", weft_command_rows[o.command].name);
+    derive(&o);
+    *options_out = o;
+    return WEFT_OK;
+}
+
+bool weft_options_given(const weft_options *options, weft_flag flag)
+{
+    return (options->given >> flag & 1U) != 0;
+}
