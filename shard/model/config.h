@@ -11,6 +11,7 @@
 #define WEFT_SHARD_MODEL_CONFIG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "kernels/ops.h"
@@ -107,11 +108,20 @@ typedef void (*weft_remark_fn)(void *arg, const char *key, const char *reason);
  * `remark` (may be NULL) hears of every ignored key, with its reason, and of
  * every default that is taken with a warning.
  * INVALID_ARGUMENT, NOT_FOUND or DATA_LOSS; the text names file and key. */
-WEFT_MUST_CHECK weft_status weft_model_config_read(const char *dir,
-                                                   weft_remark_fn remark,
-                                                   void *arg,
-                                                   weft_model_config *config_out,
-                                                   weft_err *err);
+WEFT_MUST_CHECK weft_status
+weft_model_config_read(const char *dir, weft_remark_fn remark, void *arg,
+                       weft_model_config *config_out, weft_err *err);
+
+/* The same from memory. generation NULL: there is no such file. */
+typedef struct weft_config_texts {
+    const char *config;
+    size_t config_bytes;
+    const char *generation;
+    size_t generation_bytes;
+} weft_config_texts;
+WEFT_MUST_CHECK weft_status weft_model_config_parse(
+    const weft_config_texts *texts, weft_remark_fn remark, void *arg,
+    weft_model_config *config_out, weft_err *err);
 
 /* Values of one cached row of the kind: kv_lora_rank + qk_rope_head_dim. */
 int32_t weft_config_row_width(const weft_model_config *config, weft_kind kind);
