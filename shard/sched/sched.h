@@ -23,9 +23,20 @@
  *     behind it in the order is admitted. So the first in the order always
  *     moves: no deadlock, no starvation.
  *
- * It owns the page tables (shard/kv/table.h) of running sequences. Pure: no
- * clock, thread, I/O or device; the caller passes now_ns. Nothing allocates
- * after create.
+ *   - who is let in leaves one page of each kind for each of those that run,
+ * and nobody behind a preempted job is let in for a few plans, until it is
+ * back.
+ *   - a sequence that runs alone and still finds no page, because its own pages
+ *     lie in too many slabs, is preempted too; when it comes back it runs by
+ *     itself, from an empty pool, where check at submit says that it fits.
+ *
+ * It owns the page tables (shard/kv/table.h) and the tokens of running
+ * sequences. Pure: no clock, thread, I/O or device; the caller passes now_ns.
+ * Memory: a step allocates nothing. Admission of a job allocates its tokens and
+ * page tables, as long as the job can become (4 bytes a position and 8 bytes a
+ * page and kind; max_seqs times max_context of them would lie idle), and they
+ * are freed when it ends; if they cannot be had, the job ends FAILED with
+ * RESOURCE_EXHAUSTED.
  *
  * Guarantees, each with a test of its name in tests/unit/test_sched.c:
  *   budget, progress, no_starvation, determinism, all_pages_back,
@@ -46,38 +57,39 @@ typedef struct weft_sched_limits {
     int32_t max_context;  /* positions of one sequence */
 } weft_sched_limits;
 
-WEFT_MUST_CHECK weft_status weft_sched_create(const weft_sched_limits *limits,
-                                              const weft_model_config *config,
-                                              const weft_kv_layout *layout,
-                                              weft_kv_pool *pool,
-                                              weft_kv_page_fn before_release,
-                                              void *before_release_arg,
-                                              weft_sched **sched_out,
-                                              weft_err *err);
+WEFT_MUST_CHECK weft_status weft_sched_create(
+    const weft_sched_limits *limits, const weft_model_config *config,
+    const weft_kv_layout *layout, weft_kv_pool *pool,
+    weft_kv_page_fn before_release, void *before_release_arg,
+    weft_sched **sched_out, weft_err *err);
 void weft_sched_destroy(weft_sched *sched); /* all jobs must be gone */
 /* Forget every job and release every page: the end of the engine. */
 void weft_sched_clear(weft_sched *sched);
 
 /* RESOURCE_EXHAUSTED: max_waiting reached, or it can never fit (three numbers
- * in the text). INVALID_ARGUMENT: empty, or longer than max_context. On
- * success the job is borrowed until it ends. */
+ * in the text). INVALID_ARGUMENT: empty, longer than max_context, or nothing
+ * left to generate. A prompt of max_context tokens is fine: it ends with the
+ * one token that its last row gives. On success the job is borrowed until it
+ * ends. A job whose age is not the newest comes back after a preemption: the
+ * queue keeps 2 * max_seqs places beside max_waiting for these. */
 WEFT_MUST_CHECK weft_status weft_sched_submit(weft_sched *sched,
                                               const weft_job *job,
                                               weft_err *err);
 
 /* Forget the job at once, wherever it is; pages are released. NOT_FOUND: no
- * such handle (it has ended), which is not an error of anybody. */
+ * such handle (it has ended), which is not an error of anybody. Between plan
+ * and step_done too: its piece must then be left alone and not committed. */
 weft_status weft_sched_cancel(weft_sched *sched, uint64_t handle);
 
 /* The stretch of one sequence that a step computes. */
 typedef struct weft_piece {
     const weft_job *job;
     const weft_kv_table *table;
-    int32_t slot;          /* [0, max_seqs): stable while the job runs */
-    int32_t first;         /* position of the first row */
-    int32_t n_rows;        /* rows, consecutive positions */
-    bool last_of_prompt;   /* the last row's logits give the next token */
-    bool started;          /* first piece since submit */
+    int32_t slot;        /* [0, max_seqs): stable while the job runs */
+    int32_t first;       /* position of the first row */
+    int32_t n_rows;      /* rows, consecutive positions */
+    bool last_of_prompt; /* the last row's logits give the next token */
+    bool started;        /* first piece since submit */
     /* Tokens of the sequence, [0, first + n_rows): prompt, told, generated */
     const int32_t *tokens;
 } weft_piece;
@@ -89,20 +101,21 @@ typedef struct weft_plan {
      * are no longer borrowed once the next call is made. */
     const struct weft_sched_end {
         const weft_job *job;
-        weft_finish finish; /* FAILED (deadline) or PREEMPTED */
+        weft_finish finish; /* FAILED (deadline, no memory) or PREEMPTED */
         weft_status status;
-    } *ends;
+    } * ends;
     int32_t n_ends;
 } weft_plan;
 
-/* Plan the next step. The plan, and the jobs it names, live until the next plan,
- * submit, cancel or clear; commits leave it as it is. */
+/* Plan the next step. The plan, and the jobs it names, live until the next
+ * plan, submit, cancel or clear; commits leave it as it is. */
 void weft_sched_plan(weft_sched *sched, uint64_t now_ns, weft_plan *plan_out);
 
 /* The planned rows have been computed: advance. For each piece whose logits
- * give a token (a decode, or last_of_prompt), weft_sched_commit takes it and
- * says whether the job ends with it (STOP or LENGTH; pages are then free).
- * Call once per such piece, then weft_sched_step_done. */
+ * give a token (last_of_prompt), weft_sched_commit takes it and says whether
+ * the job ends with it (STOP, not before min_tokens others were generated;
+ * LENGTH at max_tokens or max_context; pages are then free). Call once per such
+ * piece, then weft_sched_step_done. */
 weft_finish weft_sched_commit(weft_sched *sched, int32_t slot, int32_t token);
 void weft_sched_step_done(weft_sched *sched);
 
