@@ -59,14 +59,14 @@ void weft_log(weft_log_level level, const char *module, const char *event,
         return;
     char line[LINE_BYTES];
     size_t used = put_head(line, level, module, event);
-    if (format[0] != '\0') {
-        if (used < LINE_BYTES - 2) line[used++] = ' ';
-        va_list args;
-        va_start(args, format);
-        used = advance(
-            used, vsnprintf(line + used, LINE_BYTES - 1 - used, format, args));
-        va_end(args);
-    }
+    const size_t head = used;
+    if (used < LINE_BYTES - 2) line[used++] = ' ';
+    va_list args;
+    va_start(args, format);
+    used = advance(used,
+                   vsnprintf(line + used, LINE_BYTES - 1 - used, format, args));
+    va_end(args);
+    if (used == head + 1) used = head; /* no keys, so no blank */
     /* A value from outside must not be able to forge a line. */
     for (size_t i = 0; i < used; i++) {
         const unsigned char c = (unsigned char)line[i];

@@ -28,18 +28,25 @@ static void *count(void *mem)
     return mem;
 }
 
+/* false: more bytes than an object can have. Refused here, so that sanitizers
+ * do not take the request itself for a bug. */
+static bool product(size_t n, size_t item_bytes, size_t *bytes_out)
+{
+    return !__builtin_mul_overflow(n, item_bytes, bytes_out) &&
+           *bytes_out <= PTRDIFF_MAX;
+}
+
 void *weft_mem_new(size_t n, size_t item_bytes)
 {
-    if (must_fail()) return NULL;
-    if (n == 0 || item_bytes == 0) return count(calloc(1, 1));
-    return count(calloc(n, item_bytes));
+    size_t bytes = 0;
+    if (must_fail() || !product(n, item_bytes, &bytes)) return NULL;
+    return count(calloc(bytes == 0 ? 1 : bytes, 1));
 }
 
 void *weft_mem_resize(void *mem, size_t n, size_t item_bytes)
 {
     size_t bytes = 0;
-    if (must_fail() || __builtin_mul_overflow(n, item_bytes, &bytes))
-        return NULL;
+    if (must_fail() || !product(n, item_bytes, &bytes)) return NULL;
     void *const grown = realloc(mem, bytes == 0 ? 1 : bytes);
     if (mem == NULL) (void)count(grown);
     return grown;
@@ -47,7 +54,7 @@ void *weft_mem_resize(void *mem, size_t n, size_t item_bytes)
 
 void *weft_mem_new_aligned(size_t align, size_t bytes)
 {
-    if (must_fail() || bytes > SIZE_MAX - align - HUGE_BYTES) return NULL;
+    if (must_fail() || bytes > PTRDIFF_MAX - align - HUGE_BYTES) return NULL;
     if (bytes >= HUGE_BYTES && align < (2U << 20)) align = 2U << 20;
     const size_t whole = (bytes + align - 1) / align * align;
     void *const mem = aligned_alloc(align, whole == 0 ? align : whole);
@@ -58,6 +65,7 @@ void *weft_mem_new_aligned(size_t align, size_t bytes)
 
 char *weft_mem_copy_text(const char *text, size_t n)
 {
+    if (n == SIZE_MAX) return NULL;
     char *const copy = weft_mem_new(n + 1, 1);
     if (copy != NULL && n > 0) memcpy(copy, text, n);
     return copy;
