@@ -1,0 +1,220 @@
+/* eval.c - `weft eval`: score given tokens through the engine that serves.
+ *
+ * The tokens go through the same scheduler, pages and steps as a request; only
+ * the choice of the next token is taken from the input. The first decode_from
+ * tokens are the prompt (prefilled in chunks), the rest come one by one.
+ */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "node/app/commands.h"
+#include "node/app/eval_input.h"
+#include "node/app/model_open.h"
+#include "node/base/clock.h"
+#include "node/base/mem.h"
+#include "node/base/ring.h"
+
+/* Written on the engine's thread until the last event has come. */
+typedef struct scoring {
+    const int32_t *ids;
+    int32_t n_ids, vocab;
+    FILE *logits; /* NULL: not wanted */
+    bool write_failed;
+    double nll; /* sum of -ln p over tokens 1... */
+    weft_ring *events;
+} scoring;
+
+static void on_logits(void *arg, int32_t position, const float *logits)
+{
+    scoring *const s = arg;
+    if (s->logits != NULL &&
+        fwrite(logits, sizeof *logits, (size_t)s->vocab, s->logits) !=
+            (size_t)s->vocab)
+        s->write_failed = true;
+    if (position + 1 >= s->n_ids) return;
+    double top = -INFINITY, sum = 0.0;
+    for (int32_t i = 0; i < s->vocab; i++) top = fmax(top, (double)logits[i]);
+    for (int32_t i = 0; i < s->vocab; i++) sum += exp((double)logits[i] - top);
+    s->nll += top + log(sum) - (double)logits[s->ids[position + 1]];
+}
+
+static bool take_event(void *arg, const weft_event *event)
+{
+    scoring *const s = arg;
+    return weft_ring_push(s->events, event);
+}
+
+/* The pool that this one sequence fills, if no budget is given. */
+static weft_status size_pool(const weft_model_config *config,
+                             weft_engine_options *e, weft_err *err)
+{
+    if (e->kv_bytes > 0) return WEFT_OK;
+    weft_kv_layout layout;
+    WEFT_TRY(weft_kv_layout_make(config,
+                                 e->profile == WEFT_EXACT ? WEFT_F32
+                                                          : WEFT_BF16,
+                                 e->page_tokens, &layout, err));
+    int64_t slabs = 0;
+    for (int32_t k = 0; k < WEFT_KINDS; k++) {
+        if (config->n_kind[k] == 0) continue;
+        const int64_t pages = weft_kv_pages_for(
+            config, &layout, (weft_kind)k, e->max_context, e->chunk_tokens);
+        slabs += pages / layout.slab_pages[k] + 2;
+    }
+    e->kv_bytes = slabs * layout.slab_bytes;
+    return WEFT_OK;
+}
+
+static weft_status wait_for_end(weft_ring *events, weft_err *err)
+{
+    for (;;) {
+        weft_event event;
+        weft_ring_wait(events, UINT64_MAX);
+        while (weft_ring_pop(events, &event)) {
+            weft_mem_free(event.top);
+            if (event.finish == WEFT_FINISH_NONE) continue;
+            if (event.finish == WEFT_FINISH_LENGTH) return WEFT_OK;
+            return WEFT_FAIL(err, event.status, "%s", event.text);
+        }
+    }
+}
+
+static weft_status run_engine(const weft_model_config *config,
+                              const weft_weights *weights,
+                              const weft_engine_options *options,
+                              int32_t n_prompt, scoring *s, double *seconds_out,
+                              weft_err *err)
+{
+    weft_engine *engine = NULL;
+    const weft_event_sink sink = {.take = take_event, .arg = s};
+    weft_status st = weft_engine_create(config, weights, options, sink, NULL,
+                                        NULL, &engine, err);
+    if (st != WEFT_OK) return st;
+    const weft_job job = {
+        .handle = 1,
+        .deadline_ns = UINT64_MAX,
+        .tokens = s->ids,
+        .n_prompt = n_prompt,
+        .n_tokens = n_prompt,
+        /* One more than is scored: ids[n_ids] ends the job and is not used. */
+        .max_tokens = s->n_ids - n_prompt + 1,
+        .logprobs = -1,
+        .prompt_logprobs = -1,
+        .forced = s->ids + n_prompt,
+        .on_logits = on_logits,
+        .on_logits_arg = s,
+    };
+    const uint64_t begin_ns = weft_clock_now_ns();
+    st = weft_engine_start(engine, err);
+    if (st == WEFT_OK) st = weft_engine_submit(engine, &job);
+    if (st == WEFT_OK) st = wait_for_end(s->events, err);
+    *seconds_out = (double)(weft_clock_now_ns() - begin_ns) * 1e-9;
+    weft_engine_destroy(engine);
+    return st;
+}
+
+static void print_line(const weft_eval_input *in, double nll, double seconds)
+{
+    const int32_t scored = in->n_ids - 1;
+    printf("{\"tokens\":%d,\"scored\":%d,\"nll\":%.9g,", in->n_ids, scored,
+           nll);
+    if (scored > 0)
+        printf("\"perplexity\":%.9g,", exp(nll / scored));
+    else
+        printf("\"perplexity\":null,");
+    if (in->scored_bytes > 0)
+        printf("\"bits_per_byte\":%.9g,",
+               nll / log(2.0) / (double)in->scored_bytes);
+    printf("\"seconds\":%.6f}\n", seconds);
+}
+
+static int score(const weft_options *options, weft_opened *opened,
+                 const weft_eval_input *in, FILE *logits)
+{
+    weft_err err = {0};
+    weft_model *model = NULL;
+    weft_ring *events = NULL;
+    weft_engine_options engine = {0};
+    scoring s = {.ids = in->ids,
+                 .n_ids = in->n_ids,
+                 .vocab = opened->config.vocab_size,
+                 .logits = logits};
+    double seconds = 0.0;
+    weft_exit code = WEFT_EXIT_DONE;
+
+    weft_status st =
+        weft_model_engine_options(options, &opened->config, &engine, &err);
+    if (st != WEFT_OK) return weft_fail_with(WEFT_EXIT_USAGE, &err);
+    engine.max_seqs = 1;
+    engine.max_waiting = 1;
+    engine.max_context = in->n_ids + 1;
+    st = size_pool(&opened->config, &engine, &err);
+    if (st == WEFT_OK)
+        st = weft_ring_create(sizeof(weft_event), 64, &events, &err);
+    if (st == WEFT_OK) {
+        st = weft_model_load(opened->checkpoint, NULL, NULL, &model, &err);
+        if (st != WEFT_OK) code = weft_exit_of(st, WEFT_DOING_LOAD);
+    }
+    if (st == WEFT_OK) {
+        const int32_t n_prompt =
+            options->decode_from > 0 && options->decode_from < in->n_ids
+                ? options->decode_from
+                : in->n_ids;
+        s.events = events;
+        st = run_engine(&opened->config, weft_model_weights(model), &engine,
+                        n_prompt, &s, &seconds, &err);
+    }
+    if (st == WEFT_OK && s.write_failed)
+        st = WEFT_FAIL(&err, WEFT_UNAVAILABLE, "logits %s: cannot write",
+                       options->logits);
+    weft_model_destroy(model);
+    weft_ring_destroy(events);
+    if (st != WEFT_OK)
+        return weft_fail_with(
+            code != WEFT_EXIT_DONE ? code : weft_exit_of(st, WEFT_DOING_START),
+            &err);
+    print_line(in, s.nll, seconds);
+    return WEFT_EXIT_DONE;
+}
+
+static int score_to_file(const weft_options *options, weft_opened *opened,
+                         const weft_eval_input *in)
+{
+    FILE *logits = NULL;
+    weft_err err = {0};
+    if (options->logits != NULL) {
+        logits = fopen(options->logits, "wbe");
+        if (logits == NULL) {
+            (void)WEFT_FAIL(&err, WEFT_UNAVAILABLE, "logits %s: %s",
+                            options->logits, strerror(errno));
+            return weft_fail_with(WEFT_EXIT_RESOURCE, &err);
+        }
+    }
+    int code = score(options, opened, in, logits);
+    if (logits != NULL && fclose(logits) != 0 && code == WEFT_EXIT_DONE) {
+        (void)WEFT_FAIL(&err, WEFT_UNAVAILABLE, "logits %s: %s",
+                        options->logits, strerror(errno));
+        code = weft_fail_with(WEFT_EXIT_RESOURCE, &err);
+    }
+    return code;
+}
+
+int weft_command_eval(const weft_options *options)
+{
+    weft_err err = {0};
+    weft_opened opened = {0};
+    weft_status st = weft_model_open(options->model, options->profile, NULL,
+                                     NULL, &opened, &err);
+    if (st != WEFT_OK)
+        return weft_fail_with(weft_exit_of(st, WEFT_DOING_LOAD), &err);
+    weft_eval_input in = {0};
+    weft_exit code = WEFT_EXIT_DONE;
+    st = weft_eval_input_read(options, &opened, &in, &code, &err);
+    const int result = st == WEFT_OK ? score_to_file(options, &opened, &in)
+                                     : weft_fail_with(code, &err);
+    weft_mem_free(in.ids);
+    weft_model_close(&opened);
+    return result;
+}

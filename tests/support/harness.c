@@ -1,0 +1,239 @@
+#include "tests/support/harness.h"
+
+#include <check.h>
+#include <string.h>
+
+#include "node/base/mem.h"
+#include "node/base/ring.h"
+
+#define OK(call)                                                               \
+    do {                                                                       \
+        weft_err err = {0};                                                    \
+        const weft_status st = (call);                                         \
+        ck_assert_msg(st == WEFT_OK, "%s: %s", weft_status_name(st),           \
+                      err.text);                                               \
+    } while (0)
+
+harness harness_open(const char *dir, weft_profile profile)
+{
+    harness h = {.profile = profile};
+    weft_checkpoint *checkpoint = NULL;
+    OK(weft_model_config_read(dir, NULL, NULL, &h.config, &err));
+    OK(weft_checkpoint_open(dir, &h.config, profile, NULL, NULL, &checkpoint,
+                            &err));
+    OK(weft_model_load(checkpoint, NULL, NULL, &h.model, &err));
+    weft_checkpoint_close(checkpoint);
+    return h;
+}
+
+void harness_close(harness *h)
+{
+    weft_model_destroy(h->model);
+    h->model = NULL;
+}
+
+const weft_ops *harness_ops(const char *name)
+{
+    if (name != NULL && strcmp(name, "reference") == 0)
+        return weft_ops_reference();
+    const weft_ops *ops = NULL;
+    OK(weft_ops_cpu(name == NULL ? "auto" : name, &ops, &err));
+    return ops;
+}
+
+static weft_dtype kv_dtype(const harness *h)
+{
+    return h->profile == WEFT_EXACT ? WEFT_F32 : WEFT_BF16;
+}
+
+/* Bytes of a pool that one sequence of n tokens fits into with room. */
+static int64_t pool_bytes(const harness *h, const weft_kv_layout *layout,
+                          int32_t n, int32_t chunk)
+{
+    int64_t slabs = 2;
+    for (int32_t k = 0; k < WEFT_KINDS; k++)
+        if (h->config.n_kind[k] > 0)
+            slabs +=
+                weft_kv_pages_for(&h->config, layout, (weft_kind)k, n, chunk) /
+                    layout->slab_pages[k] +
+                2;
+    return slabs * layout->slab_bytes;
+}
+
+static weft_engine_options options_of(const harness *h, const harness_run *run,
+                                      int32_t n)
+{
+    weft_engine_options o = {
+        .kv_bytes = run->kv_bytes,
+        .page_tokens = run->page_tokens > 0 ? run->page_tokens : 64,
+        .chunk_tokens = run->chunk_tokens > 0 ? run->chunk_tokens : 512,
+        .max_seqs = 1,
+        .max_waiting = 1,
+        .max_context = n + 1,
+        .threads = run->threads > 0 ? run->threads : 1,
+        .profile = h->profile,
+        .ops = harness_ops(run->cpu_path),
+    };
+    if (o.kv_bytes == 0) {
+        weft_kv_layout layout;
+        OK(weft_kv_layout_make(&h->config, kv_dtype(h), o.page_tokens, &layout,
+                               &err));
+        o.kv_bytes = pool_bytes(h, &layout, o.max_context, o.chunk_tokens);
+    }
+    return o;
+}
+
+typedef struct collected {
+    weft_ring *ring;
+    float *logits;
+    int32_t vocab, n;
+} collected;
+
+static void keep_row(void *arg, int32_t position, const float *logits)
+{
+    collected *const c = arg;
+    if (position >= c->n) return;
+    memcpy(c->logits + (int64_t)position * c->vocab, logits,
+           (size_t)c->vocab * sizeof *logits);
+}
+
+static bool keep_event(void *arg, const weft_event *event)
+{
+    collected *const c = arg;
+    return weft_ring_push(c->ring, event);
+}
+
+/* Runs one job to its end; tokens it gives go to out (may be NULL). */
+static void run_job(const harness *h, const weft_engine_options *options,
+                    const weft_job *job, collected *c, int32_t *out)
+{
+    weft_engine *engine = NULL;
+    OK(weft_ring_create(sizeof(weft_event), 64, &c->ring, &err));
+    const weft_event_sink sink = {.take = keep_event, .arg = c};
+    OK(weft_engine_create(&h->config, weft_model_weights(h->model), options,
+                          sink, NULL, NULL, &engine, &err));
+    OK(weft_engine_start(engine, &err));
+    OK(weft_engine_submit(engine, job));
+    int32_t n = 0;
+    for (bool done = false; !done;) {
+        weft_event event;
+        weft_ring_wait(c->ring, UINT64_MAX);
+        while (!done && weft_ring_pop(c->ring, &event)) {
+            weft_mem_free(event.top);
+            if (event.kind == WEFT_EVENT_TOKEN && out != NULL)
+                out[n++] = event.token;
+            ck_assert_msg(event.finish != WEFT_FINISH_FAILED &&
+                              event.finish != WEFT_FINISH_PREEMPTED,
+                          "job failed: %s", event.text);
+            done = event.finish != WEFT_FINISH_NONE;
+        }
+    }
+    weft_engine_destroy(engine);
+    weft_ring_destroy(c->ring);
+}
+
+float *harness_logits(const harness *h, const int32_t *ids, int32_t n,
+                      const harness_run *run)
+{
+    const weft_engine_options options = options_of(h, run, n);
+    const int32_t n_prompt =
+        run->decode_from > 0 && run->decode_from < n ? run->decode_from : n;
+    collected c = {.vocab = h->config.vocab_size, .n = n};
+    c.logits = weft_mem_new((size_t)n * (size_t)c.vocab, sizeof *c.logits);
+    int32_t *const forced = weft_mem_new((size_t)n + 1, sizeof *forced);
+    memcpy(forced, ids, (size_t)n * sizeof *ids);
+    const weft_job job = {
+        .handle = 1,
+        .deadline_ns = UINT64_MAX,
+        .tokens = forced,
+        .n_prompt = n_prompt,
+        .n_tokens = n_prompt,
+        .max_tokens = n - n_prompt + 1,
+        .logprobs = -1,
+        .prompt_logprobs = -1,
+        .forced = forced + n_prompt,
+        .on_logits = keep_row,
+        .on_logits_arg = &c,
+    };
+    run_job(h, &options, &job, &c, NULL);
+    weft_mem_free(forced);
+    return c.logits;
+}
+
+void harness_greedy(const harness *h, const int32_t *ids, int32_t n_prompt,
+                    int32_t n, int32_t *out, const harness_run *run)
+{
+    const weft_engine_options options = options_of(h, run, n_prompt + n);
+    const weft_job job = {
+        .handle = 1,
+        .deadline_ns = UINT64_MAX,
+        .tokens = ids,
+        .n_prompt = n_prompt,
+        .n_tokens = n_prompt,
+        .max_tokens = n,
+        .sampling = {.top_p = 1.0F, .repetition_penalty = 1.0F},
+        .logprobs = -1,
+        .prompt_logprobs = -1,
+    };
+    collected c = {.vocab = h->config.vocab_size};
+    run_job(h, &options, &job, &c, out);
+}
+
+float *harness_forward(const harness *h, const int32_t *ids, int32_t n,
+                       const weft_forward_hooks *hooks)
+{
+    weft_kv_layout layout;
+    weft_kv_pool *pool = NULL;
+    weft_kv_store *store = NULL;
+    weft_kv_table table = {0};
+    weft_threads *threads = NULL;
+    weft_forward *forward = NULL;
+    OK(weft_kv_layout_make(&h->config, kv_dtype(h), 8, &layout, &err));
+    OK(weft_kv_pool_create(&layout, pool_bytes(h, &layout, n, n), &pool, &err));
+    weft_kv_stats stats;
+    weft_kv_pool_get_stats(pool, &stats);
+    OK(weft_kv_store_create(&layout, stats.total_bytes, &store, &err));
+    OK(weft_kv_table_init(&table, &layout, n, &err));
+    OK(weft_kv_table_grow(&table, &layout, pool, n));
+    OK(weft_threads_create(1, &threads, &err));
+    const weft_forward_options options = {
+        .max_rows = n,
+        .max_logits_rows = n,
+        .max_context = n,
+        .profile = h->profile,
+        .ops = harness_ops(NULL),
+        .threads = threads,
+        .n_threads = 1,
+    };
+    OK(weft_forward_create(&h->config, weft_model_weights(h->model), store,
+                           &options, &forward, &err));
+    weft_forward_set_hooks(forward, hooks);
+    int32_t *const positions = weft_mem_new((size_t)n, sizeof *positions);
+    const int64_t **pages[WEFT_KINDS];
+    for (int32_t k = 0; k < WEFT_KINDS; k++) {
+        pages[k] = weft_mem_new((size_t)n, sizeof *pages[k]);
+        for (int32_t r = 0; r < n; r++) pages[k][r] = table.offsets[k];
+    }
+    for (int32_t r = 0; r < n; r++) positions[r] = r;
+    const weft_batch batch = {.n_rows = n,
+                              .tokens = ids,
+                              .positions = positions,
+                              .pages = {pages[0], pages[1]}};
+    weft_forward_step(forward, &batch);
+    const weft_vocab_stat *row_stats = NULL;
+    const float *const logits =
+        weft_forward_logits(forward, positions, n, &row_stats);
+    const size_t count = (size_t)n * (size_t)h->config.vocab_size;
+    float *const copy = weft_mem_new(count, sizeof *copy);
+    memcpy(copy, logits, count * sizeof *copy);
+    weft_mem_free(positions);
+    weft_mem_free(pages[0]);
+    weft_mem_free(pages[1]);
+    weft_forward_destroy(forward);
+    weft_threads_destroy(threads);
+    weft_kv_table_clear(&table, pool, NULL, NULL);
+    weft_kv_table_deinit(&table);
+    weft_kv_store_destroy(store);
+    weft_kv_pool_destroy(pool);
+    return copy;
+}
