@@ -1,0 +1,38 @@
+/* crowd.h - many jobs on one engine, with a router reduced to its journal:
+ * tokens are written down, and a preempted job is submitted again with them. */
+#ifndef WEFT_TESTS_SUPPORT_CROWD_H
+#define WEFT_TESTS_SUPPORT_CROWD_H
+
+#include "tests/support/harness.h"
+
+/* What one job asks and what came of it. */
+typedef struct crowd_job {
+    const int32_t *prompt;
+    int32_t n_prompt, n_new;
+    float temperature; /* 0: greedy */
+    uint64_t seed;
+    int32_t cancel_after; /* tokens; 0: never */
+    uint64_t timeout_ns;  /* deadline from submission; 0: none */
+
+    int32_t *tokens;  /* [n_prompt + n_new]; the prompt, then what came */
+    float *logprobs;  /* [n_new] */
+    int32_t n_tokens; /* told, prompt included */
+    weft_finish finish;
+    weft_status status;
+    int32_t n_preempted, n_last_events;
+} crowd_job;
+
+crowd_job crowd_make(const int32_t *prompt, int32_t n_prompt, int32_t n_new);
+void crowd_free(crowd_job *job);
+
+/* Runs them all together and waits for every last event. Options are the
+ * harness's, with seqs running at once. Returns how often jobs were preempted.
+ * After the last event nothing may be in use. */
+int32_t crowd_run(const harness *h, crowd_job *jobs, int32_t n,
+                  const harness_run *run, int32_t max_seqs);
+
+/* Bytes of KV that `job` takes at its longest, in whole slabs. */
+int64_t crowd_bytes(const harness *h, const crowd_job *job,
+                    const harness_run *run);
+
+#endif
