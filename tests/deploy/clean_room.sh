@@ -34,13 +34,20 @@ debootstrap --variant=minbase bookworm "$root" "$mirror" >"$root.log" 2>&1 || {
     skip 'debootstrap failed'
 }
 rm -f "$root.log"
+# What the network of this machine asks for: name servers, and perhaps an
+# authority of its own.
 cp /etc/resolv.conf "$root/etc/resolv.conf"
+trusted=/etc/ssl/host-authorities.crt
+[ ! -f /etc/ssl/certs/ca-certificates.crt ] ||
+    cp /etc/ssl/certs/ca-certificates.crt "$root$trusted"
 mount -t proc proc "$root/proc" 2>/dev/null || skip 'proc cannot be mounted'
 git clone --quiet --no-hardlinks "$here" "$root/weft"
 
 [ $# -gt 0 ] || set -- deploy/try
 echo "clean_room: $*"
 chroot "$root" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+    PIP_CERT=$trusted NODE_EXTRA_CA_CERTS=$trusted \
     ${http_proxy:+http_proxy="$http_proxy"} \
+    ${https_proxy:+https_proxy="$https_proxy"} \
     sh -c 'cd /weft && exec "$@"' sh "$@"
 echo "PASS clean_room: $*"
