@@ -1,7 +1,7 @@
 /* check.h - assertions: our own invariants, never outside input.
  *
  * WEFT_ASSERT holds in every build: it prints the condition and aborts, since
- * the state can no longer be trusted. WEFT_DEBUG_ASSERT is for checks that are
+ * the state cannot be trusted. WEFT_DEBUG_ASSERT is for checks that are
  * dear; it is compiled only where NDEBUG is not set.
  */
 #ifndef WEFT_NODE_BASE_CHECK_H
