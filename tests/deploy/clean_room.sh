@@ -37,7 +37,7 @@ rm -f "$root.log"
 # What the network of this machine asks for: name servers, and perhaps an
 # authority of its own.
 cp /etc/resolv.conf "$root/etc/resolv.conf"
-trusted=/etc/ssl/host-authorities.crt
+trusted=/etc/host-authorities.crt
 [ ! -f /etc/ssl/certs/ca-certificates.crt ] ||
     cp /etc/ssl/certs/ca-certificates.crt "$root$trusted"
 mount -t proc proc "$root/proc" 2>/dev/null || skip 'proc cannot be mounted'
