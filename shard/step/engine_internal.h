@@ -51,8 +51,7 @@ struct weft_engine {
     const int64_t **pages[WEFT_KINDS];
     int32_t *wanted_rows; /* row numbers, as weft_forward_logits takes them */
     weft_wanted_row *wanted;
-    uint64_t *failed; /* handles to be forgotten after the step */
-    int32_t n_failed;
+    bool *failed; /* of each piece of the plan */
 };
 
 /* Send one event, waiting for room as long as the engine is not stopped. */

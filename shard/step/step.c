@@ -53,12 +53,6 @@ static int32_t lay_out_rows(weft_engine *e, const weft_plan *plan)
     return n;
 }
 
-/* Whether the last row of the piece predicts a token that is not known. */
-static bool gives_token(const weft_piece *p)
-{
-    return p->last_of_prompt || p->first >= p->job->n_tokens;
-}
-
 static bool wants_all_rows(const weft_piece *p)
 {
     return p->job->on_logits != NULL || p->job->prompt_logprobs >= 0;
@@ -71,7 +65,7 @@ static int32_t list_wanted(weft_engine *e, const weft_plan *plan)
         const weft_piece *const p = &plan->pieces[i];
         for (int32_t r = 0; r < p->n_rows; r++, row++) {
             const bool last = r == p->n_rows - 1;
-            if (!wants_all_rows(p) && !(last && gives_token(p))) continue;
+            if (!wants_all_rows(p) && !(last && p->last_of_prompt)) continue;
             e->wanted_rows[n] = row;
             e->wanted[n++] =
                 (weft_wanted_row){.piece = i, .position = p->first + r};
@@ -80,11 +74,15 @@ static int32_t list_wanted(weft_engine *e, const weft_plan *plan)
     return n;
 }
 
-static void fail_job(weft_engine *e, const weft_piece *p, weft_status status,
-                     const char *text)
+/* The job is forgotten before its last event is sent: whoever hears that may
+ * free it. Rows of the piece that are still to come are passed over. */
+static void fail_job(weft_engine *e, int32_t piece, const weft_piece *p,
+                     weft_status status, const char *text)
 {
-    emit_end(e, p->job->handle, WEFT_FINISH_FAILED, status, text);
-    e->failed[e->n_failed++] = p->job->handle;
+    const uint64_t handle = p->job->handle;
+    (void)weft_sched_cancel(e->sched, handle);
+    e->failed[piece] = true;
+    emit_end(e, handle, WEFT_FINISH_FAILED, status, text);
 }
 
 /* Logprob of a prompt token, from the row before it. */
@@ -121,36 +119,26 @@ static weft_status choose(weft_engine *e, const weft_piece *p, int32_t position,
     return WEFT_OK;
 }
 
-static void take_row(weft_engine *e, const weft_piece *p, int32_t position,
-                     const float *logits, const weft_vocab_stat *stat)
+static weft_status take_row(weft_engine *e, const weft_piece *p,
+                            int32_t position, const float *logits,
+                            const weft_vocab_stat *stat, weft_err *err)
 {
     const weft_job *const job = p->job;
-    weft_err err = {0};
-    weft_status st = WEFT_OK;
     if (job->on_logits != NULL)
         job->on_logits(job->on_logits_arg, position, logits);
     if (job->prompt_logprobs >= 0 && position + 1 < job->n_prompt)
-        st = tell_prompt_logprob(e, p, position, logits, stat, &err);
-    const bool last = position == p->first + p->n_rows - 1;
-    if (!last || !gives_token(p)) {
-        if (st != WEFT_OK) fail_job(e, p, st, err.text);
-        return;
-    }
+        WEFT_TRY(tell_prompt_logprob(e, p, position, logits, stat, err));
+    if (position < p->first + p->n_rows - 1 || !p->last_of_prompt)
+        return WEFT_OK;
     weft_event event = {
         .handle = job->handle,
         .kind = WEFT_EVENT_TOKEN,
         .position = position + 1,
     };
-    if (st == WEFT_OK) st = choose(e, p, position, logits, stat, &event, &err);
-    if (st != WEFT_OK) {
-        /* The scheduler hears a token all the same, since it waits for one
-         * from every such piece; the job is forgotten after the step. */
-        (void)weft_sched_commit(e->sched, p->slot, 0);
-        fail_job(e, p, st, err.text);
-        return;
-    }
+    WEFT_TRY(choose(e, p, position, logits, stat, &event, err));
     event.finish = weft_sched_commit(e->sched, p->slot, event.token);
     weft_engine_emit(e, &event);
+    return WEFT_OK;
 }
 
 static void take_logits(weft_engine *e, const weft_plan *plan, int32_t n)
@@ -164,8 +152,13 @@ static void take_logits(weft_engine *e, const weft_plan *plan, int32_t n)
             e->forward, e->wanted_rows + done, some, &stats);
         for (int32_t i = 0; i < some; i++) {
             const weft_wanted_row *const w = &e->wanted[done + i];
-            take_row(e, &plan->pieces[w->piece], w->position,
-                     logits + (int64_t)i * e->config->vocab_size, &stats[i]);
+            const weft_piece *const p = &plan->pieces[w->piece];
+            weft_err err = {0};
+            if (e->failed[w->piece]) continue;
+            const weft_status st = take_row(
+                e, p, w->position, logits + (int64_t)i * e->config->vocab_size,
+                &stats[i], &err);
+            if (st != WEFT_OK) fail_job(e, w->piece, p, st, err.text);
         }
     }
 }
@@ -184,11 +177,9 @@ void weft_engine_run_plan(weft_engine *e, const weft_plan *plan)
         .pages = {e->pages[WEFT_FULL], e->pages[WEFT_WINDOW]},
     };
     weft_forward_step(e->forward, &batch);
-    e->n_failed = 0;
+    memset(e->failed, 0, (size_t)plan->n_pieces * sizeof *e->failed);
     take_logits(e, plan, list_wanted(e, plan));
     weft_sched_step_done(e->sched);
-    for (int32_t i = 0; i < e->n_failed; i++)
-        (void)weft_sched_cancel(e->sched, e->failed[i]); /* it may have ended */
 #ifndef NDEBUG
     weft_kv_pool_check(e->pool);
 #endif
