@@ -66,7 +66,8 @@ static void *alloc_from_chunk_of_its_own(weft_arena *arena, size_t bytes)
 void *weft_arena_alloc(void *arg, size_t n)
 {
     weft_arena *const arena = arg;
-    if (n > SIZE_MAX - 2 * CHUNK_BYTES || n > arena->bytes_max - arena->used) {
+    if (n > SIZE_MAX - 2 * (size_t)CHUNK_BYTES ||
+        n > arena->bytes_max - arena->used) {
         arena->limit_hit = true;
         return NULL;
     }
@@ -88,9 +89,9 @@ void *weft_arena_alloc(void *arg, size_t n)
     return mem;
 }
 
-void weft_arena_ignore_free(void *arena, void *mem)
+void weft_arena_ignore_free(void *arg, void *mem)
 {
-    (void)arena;
+    (void)arg;
     (void)mem;
 }
 

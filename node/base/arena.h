@@ -28,9 +28,9 @@ void weft_arena_destroy(weft_arena *arena); /* NULL is fine; frees all */
 
 /* n bytes, zeroed, aligned to 16; NULL if that would pass the limit or if
  * there is no memory. Valid until destroy. n == 0 gives a pointer that may not
- * be used. `arena` is a weft_arena. */
-void *weft_arena_alloc(void *arena, size_t n);
-void weft_arena_ignore_free(void *arena, void *mem); /* does nothing */
+ * be used. `arg` is a weft_arena. */
+void *weft_arena_alloc(void *arg, size_t n);
+void weft_arena_ignore_free(void *arg, void *mem); /* does nothing */
 
 /* n items of item_bytes each; NULL also if the product overflows. */
 void *weft_arena_new(weft_arena *arena, size_t n, size_t item_bytes);

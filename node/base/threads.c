@@ -153,20 +153,20 @@ static void wake_sleepers(weft_threads *pool, int n)
     if (atomic_load(&pool->n_sleeping) != 0) weft_futex_wake(&pool->run, n);
 }
 
-/* Choose a core for each worker: cores the process may use, without the one
- * the caller runs on, which stays free for it. false: too few of them. */
-static bool choose_cores(int32_t n_workers, int *cores, bool *crowded_out)
+/* Choose a core for each worker (-1: none): cores the process may use, without
+ * the one the caller runs on, which stays free for it. Returns whether there
+ * are too few of them, and then chooses none. */
+static bool choose_cores(int32_t n_workers, int *cores)
 {
+    for (int32_t i = 0; i < n_workers; i++) cores[i] = -1;
     cpu_set_t allowed;
-    *crowded_out = false;
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
-    *crowded_out = CPU_COUNT(&allowed) < n_workers + 1;
-    if (*crowded_out) return false;
+    if (CPU_COUNT(&allowed) < n_workers + 1) return true;
     const int own = sched_getcpu();
     int32_t n = 0;
     for (int core = 0; core < CPU_SETSIZE && n < n_workers; core++)
         if (CPU_ISSET((size_t)core, &allowed) && core != own) cores[n++] = core;
-    return n == n_workers;
+    return false;
 }
 
 static bool start_worker(weft_threads *pool, int core)
@@ -195,7 +195,7 @@ static bool start_worker(weft_threads *pool, int core)
 
 /* Signals are the business of the thread that waits for them, so workers are
  * born with all of them blocked. */
-static bool start_workers(weft_threads *pool, const int *cores, bool pin)
+static bool start_workers(weft_threads *pool, const int *cores)
 {
     sigset_t all;
     sigset_t before;
@@ -203,7 +203,7 @@ static bool start_workers(weft_threads *pool, const int *cores, bool pin)
     if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0) return false;
     bool fine = true;
     for (int32_t i = 0; fine && i < pool->n_threads - 1; i++)
-        fine = start_worker(pool, pin ? cores[i] : -1);
+        fine = start_worker(pool, cores[i]);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     return fine;
 }
@@ -222,12 +222,11 @@ weft_status weft_threads_create(int32_t n_threads, weft_threads **threads_out,
     memset(pool, 0, sizeof *pool);
     pool->n_threads = n_threads;
     pool->workers = weft_mem_new((size_t)n_threads - 1, sizeof(worker));
-    int cores[THREADS_MAX];
-    bool crowded = false;
-    const bool pin = choose_cores(n_threads - 1, cores, &crowded);
+    int cores[THREADS_MAX] = {0};
+    const bool crowded = choose_cores(n_threads - 1, cores);
     pool->spin_ns = crowded ? CROWDED_SPIN_NS : SPIN_NS;
     pool->owner_spin_ns = crowded ? CROWDED_SPIN_NS : OWNER_SPIN_NS;
-    if (pool->workers == NULL || !start_workers(pool, cores, pin)) {
+    if (pool->workers == NULL || !start_workers(pool, cores)) {
         const int n_started = (int)pool->n_started;
         weft_threads_destroy(pool);
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,

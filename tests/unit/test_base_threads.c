@@ -35,7 +35,8 @@ static void let_workers_sleep(void)
 typedef struct tally {
     int times[UNITS_MAX];
     int thread_of[UNITS_MAX];
-    int32_t n_threads;
+    int next_of[8]; /* the lowest unit that may come to a thread; UNITS_MAX
+                     * + 1 once one came out of order */
 } tally;
 
 static void count_unit(void *arg, int32_t unit, int32_t thread)
@@ -43,6 +44,7 @@ static void count_unit(void *arg, int32_t unit, int32_t thread)
     tally *const t = arg;
     t->times[unit]++;
     t->thread_of[unit] = thread;
+    t->next_of[thread] = unit < t->next_of[thread] ? UNITS_MAX + 1 : unit + 1;
 }
 
 START_TEST(each_unit_runs_once)
@@ -54,7 +56,7 @@ START_TEST(each_unit_runs_once)
         weft_threads *const pool = pool_of(n);
         for (size_t k = 0; k < 50 * sizeof units / sizeof units[0]; k++) {
             const int32_t n_units = units[k % (sizeof units / sizeof units[0])];
-            tally t = {.n_threads = n};
+            tally t = {0};
             weft_threads_run(pool, n_units, count_unit, &t);
             for (int32_t u = 0; u < UNITS_MAX; u++)
                 if (t.times[u] != (u < n_units) || t.thread_of[u] < 0 ||
@@ -62,6 +64,8 @@ START_TEST(each_unit_runs_once)
                     ck_abort_msg("unit %d of %d ran %d times, thread %d of %d",
                                  (int)u, (int)n_units, t.times[u],
                                  t.thread_of[u], (int)n);
+            for (int32_t i_thread = 0; i_thread < n; i_thread++)
+                ck_assert_int_le(t.next_of[i_thread], UNITS_MAX);
         }
         weft_threads_destroy(pool);
     }
