@@ -17,7 +17,8 @@ static void emit_end(weft_engine *e, uint64_t handle, weft_finish finish,
         .finish = finish,
         .status = status,
     };
-    (void)snprintf(event.text, sizeof event.text, "%s", text);
+    (void)snprintf(event.text, sizeof event.text, "%.*s",
+                   (int)sizeof event.text - 1, text);
     weft_engine_emit(e, &event);
 }
 
