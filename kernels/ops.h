@@ -229,6 +229,9 @@ typedef enum weft_group_score {
     WEFT_GROUP_MAX = 1,  /* group_limited_greedy */
 } weft_group_score;
 
+/* More experts than this would not fit the stack of a unit. */
+enum { WEFT_ROUTE_EXPERTS_MAX = 4096 };
+
 /* Which experts a token goes to, and with what weight (model-spec 2.6).
  * logits [n_row, n_expert]; bias [n_expert] or NULL (it chooses, it does not
  * weigh). Ties go to the lowest index, for groups too. Experts come in order of

@@ -1,0 +1,31 @@
+/* plan.h - cutting a list of matrix products into units of work.
+ *
+ * A unit is a range of panels times a range of rows of one product. Its size
+ * follows from the list and the number of threads alone and never shows in a
+ * result. Threads: making a plan, one; reading it, any.
+ */
+#ifndef WEFT_KERNELS_CPU_PLAN_H
+#define WEFT_KERNELS_CPU_PLAN_H
+
+#include "kernels/ops.h"
+
+typedef struct weft_gemm_plan {
+    const weft_gemm *list;
+    int32_t n, n_threads;
+    int64_t unit_cost;
+} weft_gemm_plan;
+
+typedef struct weft_gemm_unit {
+    const weft_gemm *g;
+    int32_t panel, n_panel, row, n_row;
+} weft_gemm_unit;
+
+/* The number of units. Products without rows have none. */
+int32_t weft_gemm_plan_make(weft_gemm_plan *plan, const weft_gemm *list,
+                            int32_t n, int32_t n_threads);
+
+/* Unit `unit` of them. */
+void weft_gemm_plan_unit(const weft_gemm_plan *plan, int32_t unit,
+                         weft_gemm_unit *unit_out);
+
+#endif
