@@ -161,7 +161,7 @@ static size_t strip_right(const weft_added_scan *scan, size_t end)
 }
 
 bool weft_added_scan_next(const weft_added_set *set, weft_added_scan *scan,
-                          weft_span *match_out, int32_t *id_out)
+                          size_t *start_out, int32_t *id_out)
 {
     while (set->n > 0 && scan->at < scan->n) {
         if (!set->begins[(uint8_t)scan->text[scan->at]]) {
@@ -180,10 +180,8 @@ bool weft_added_scan_next(const weft_added_set *set, weft_added_scan *scan,
         if (token->single_word && !stands_alone(scan, start, end)) continue;
         if (token->lstrip) start = strip_left(scan, start);
         if (token->rstrip) end = strip_right(scan, end);
-        if (scan->at < end) scan->at = end; /* a token of white space alone */
+        *start_out = start > scan->done ? start : scan->done;
         scan->done = end;
-        *match_out =
-            (weft_span){.start = (uint32_t)start, .end = (uint32_t)end};
         *id_out = token->id;
         return true;
     }

@@ -18,7 +18,6 @@
 #include <stdint.h>
 
 #include "node/base/err.h"
-#include "router/text/pattern.h"
 
 enum { WEFT_ADDED_BYTES_MAX = 1024 };
 
@@ -55,10 +54,14 @@ typedef struct weft_added_scan {
     size_t done;   /* end of the last match, stripped space included */
 } weft_added_scan;
 
-/* The next token: its place, with the space it takes along, and its id; the
- * text from the `done` before the call to match_out->start is ordinary. False:
- * there is no further token, and the text from `done` on is ordinary. */
+/* The next token: its id, and where it starts, with the space it takes along;
+ * the text from the `done` before the call to *start_out is ordinary. False:
+ * there is no further token, and the text from `done` on is ordinary.
+ *
+ * Space that a token took along is still searched, so that a token which
+ * begins with space is found in it, as Hugging Face tokenizers does; if such a
+ * one ends there, `done` goes back to its end. */
 bool weft_added_scan_next(const weft_added_set *set, weft_added_scan *scan,
-                          weft_span *match_out, int32_t *id_out);
+                          size_t *start_out, int32_t *id_out);
 
 #endif

@@ -13,6 +13,7 @@ enum {
     FIRST_ACTIVE_LEAD = 0xCC,
     DECOMPOSED_MAX = 8, /* the longest canonical decomposition has 4 */
     N_CLASSES = 256,
+    NO_FINAL = 0x11A7,
 };
 
 /* One stretch, decomposed, and as much again to sort in. */
@@ -99,21 +100,45 @@ static weft_status order(stretch *s, weft_err *err)
     return WEFT_OK;
 }
 
+static weft_status encode(const utf8proc_int32_t *points, utf8proc_ssize_t n,
+                          weft_buf *out, weft_err *err)
+{
+    for (utf8proc_ssize_t i = 0; i < n; i++) {
+        utf8proc_uint8_t bytes[4];
+        const utf8proc_ssize_t used = utf8proc_encode_char(points[i], bytes);
+        WEFT_TRY(weft_buf_add(out, bytes, (size_t)used, err));
+    }
+    return WEFT_OK;
+}
+
+/* utf8proc 2.8 takes U+11A7, the place before the first final consonant, for
+ * a final consonant that adds nothing, and swallows it after a syllable. It
+ * composes with nothing on either side, so that text is composed in parts that
+ * begin with it. */
+static weft_status compose_parts(stretch *s, weft_buf *out, weft_err *err)
+{
+    size_t from = 0;
+    while (from < s->n) {
+        size_t to = from + 1;
+        while (to < s->n && s->points[to] != NO_FINAL) to++;
+        const utf8proc_ssize_t left = utf8proc_normalize_utf32(
+            s->points + from, (utf8proc_ssize_t)(to - from),
+            UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+        if (left < 0)
+            return WEFT_FAIL(err, WEFT_INTERNAL, "NFC: %s",
+                             utf8proc_errmsg(left));
+        WEFT_TRY(encode(s->points + from, left, out, err));
+        from = to;
+    }
+    return WEFT_OK;
+}
+
 static weft_status compose(stretch *s, const char *text, size_t n,
                            weft_buf *out, weft_err *err)
 {
     WEFT_TRY(decompose(s, text, n, err));
     WEFT_TRY(order(s, err));
-    const utf8proc_ssize_t left = utf8proc_normalize_utf32(
-        s->points, (utf8proc_ssize_t)s->n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
-    if (left < 0)
-        return WEFT_FAIL(err, WEFT_INTERNAL, "NFC: %s", utf8proc_errmsg(left));
-    for (utf8proc_ssize_t i = 0; i < left; i++) {
-        utf8proc_uint8_t bytes[4];
-        const utf8proc_ssize_t used = utf8proc_encode_char(s->points[i], bytes);
-        WEFT_TRY(weft_buf_add(out, bytes, (size_t)used, err));
-    }
-    return WEFT_OK;
+    return compose_parts(s, out, err);
 }
 
 /* ASCII never combines with what is before it, so that every ASCII character

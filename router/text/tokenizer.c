@@ -79,12 +79,11 @@ static weft_status encode_plain(encoding *e, const char *text, size_t n,
         n = e->normal.n;
     }
     weft_added_scan scan = {.text = text, .n = n, .specials = e->parse_special};
-    weft_span match = {0};
     int32_t id = 0;
-    size_t done = 0;
+    size_t done = 0, start = 0;
     while (
-        weft_added_scan_next(&e->tokenizer->normalized, &scan, &match, &id)) {
-        WEFT_TRY(encode_words(e, text + done, match.start - done, err));
+        weft_added_scan_next(&e->tokenizer->normalized, &scan, &start, &id)) {
+        WEFT_TRY(encode_words(e, text + done, start - done, err));
         WEFT_TRY(weft_ids_add(e->ids, &id, 1, err));
         done = scan.done;
     }
@@ -95,11 +94,10 @@ static weft_status encode_all(encoding *e, const char *text, size_t n,
                               weft_err *err)
 {
     weft_added_scan scan = {.text = text, .n = n, .specials = e->parse_special};
-    weft_span match = {0};
     int32_t id = 0;
-    size_t done = 0;
-    while (weft_added_scan_next(&e->tokenizer->raw, &scan, &match, &id)) {
-        WEFT_TRY(encode_plain(e, text + done, match.start - done, err));
+    size_t done = 0, start = 0;
+    while (weft_added_scan_next(&e->tokenizer->raw, &scan, &start, &id)) {
+        WEFT_TRY(encode_plain(e, text + done, start - done, err));
         WEFT_TRY(weft_ids_add(e->ids, &id, 1, err));
         done = scan.done;
     }
