@@ -152,6 +152,26 @@ START_TEST(every_worker_takes_part)
 }
 END_TEST
 
+/* Runs that come while a worker is about to fall asleep: pauses from none to
+ * twice its spin time. */
+START_TEST(runs_meet_workers_falling_asleep)
+{
+    enum { STEP_NS = 20, PAUSE_NS_MAX = 40000 };
+    weft_threads *const pool = pool_of(2);
+    int late = 0;
+    for (uint64_t pause = 0; late == 0 && pause < PAUSE_NS_MAX;
+         pause += STEP_NS) {
+        const uint64_t until = weft_clock_now_ns() + pause;
+        while (weft_clock_now_ns() < until) continue;
+        meeting m = {.n = 2};
+        weft_threads_run(pool, m.n, meet, &m);
+        late = atomic_load(&m.late);
+    }
+    ck_assert_int_eq(late, 0);
+    weft_threads_destroy(pool);
+}
+END_TEST
+
 static void linger(void *arg, int32_t unit, int32_t thread)
 {
     meet(arg, unit, thread);
@@ -280,6 +300,33 @@ START_TEST(pins_inside_the_mask)
 }
 END_TEST
 
+/* The caller's core is no worker's, as far as the caller stayed on it while
+ * the pool was made. */
+START_TEST(leaves_the_callers_core_free)
+{
+    cpu_set_t allowed;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+    for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&allowed) > 1; core++) {
+        if (!CPU_ISSET((size_t)core, &allowed)) continue;
+        for (int attempt = 0; attempt < 10; attempt++) {
+            cpu_set_t one;
+            CPU_ZERO(&one);
+            CPU_SET((size_t)core, &one);
+            (void)sched_setaffinity(0, sizeof one, &one);
+            (void)sched_setaffinity(0, sizeof allowed, &allowed);
+            masks all = {.m = {.n = 2}};
+            const int before = sched_getcpu();
+            weft_threads *const pool = pool_of(2);
+            const int after = sched_getcpu();
+            weft_threads_run(pool, 2, note_mask, &all);
+            weft_threads_destroy(pool);
+            if (before == after)
+                ck_assert(!CPU_ISSET((size_t)before, &all.of[1]));
+        }
+    }
+}
+END_TEST
+
 START_TEST(bad_counts_are_refused)
 {
     static const int32_t bad[] = {0, -1, INT32_MIN, 1025, INT32_MAX};
@@ -333,6 +380,8 @@ int main(void)
     const TTest *const tests[] = {each_unit_runs_once,
                                   runs_see_the_run_before,
                                   every_worker_takes_part,
+                                  runs_meet_workers_falling_asleep,
+                                  leaves_the_callers_core_free,
                                   a_sleeping_owner_is_woken,
                                   pools_nest,
                                   pools_live_side_by_side,
