@@ -23,8 +23,9 @@ typedef struct weft_mlp_weights {
 typedef struct weft_layer_weights {
     const float *input_norm, *post_norm; /* [hidden], fp32 */
 
-    weft_matrix q_a; /* [q_lora_rank, hidden]; absent (data NULL) without LoRA */
-    weft_matrix q_b; /* [n_head (nope + rope), q_lora_rank or hidden] */
+    weft_matrix
+        q_a; /* [q_lora_rank, hidden]; absent (data NULL) without LoRA */
+    weft_matrix q_b;  /* [n_head (nope + rope), q_lora_rank or hidden] */
     weft_matrix kv_a; /* [kv_lora_rank + rope, hidden] */
     weft_matrix o;    /* [hidden, n_head v_head_dim] */
     weft_matrix g;    /* [n_head or n_head v_head_dim, hidden] or absent */
@@ -41,9 +42,9 @@ typedef struct weft_layer_weights {
     weft_matrix index_q, index_k, index_w;
     const float *index_k_norm_w, *index_k_norm_b;
 
-    weft_mlp_weights mlp; /* dense MLP, or the shared expert (or absent) */
-    weft_matrix router;   /* [n_expert, hidden] */
-    const float *router_bias;        /* [n_expert] or NULL */
+    weft_mlp_weights mlp;     /* dense MLP, or the shared expert (or absent) */
+    weft_matrix router;       /* [n_expert, hidden] */
+    const float *router_bias; /* [n_expert] or NULL */
     const weft_mlp_weights *experts; /* [n_expert] or NULL: dense layer */
 } weft_layer_weights;
 
@@ -66,20 +67,28 @@ typedef struct weft_checkpoint_stats {
     int64_t resident_bytes; /* what load will allocate, exactly */
     int64_t staging_bytes;  /* the largest buffer while loading */
     int64_t n_mtp_tensors;  /* recognised, reported as unused */
-    uint64_t weights_hash;  /* of names, dtypes, shapes, offsets and config */
+    /* Of config, names, dtypes and shapes of used tensors, and the first and
+     * last bytes of up to 1,024 of them. The same however the model is cut into
+     * files, and in both profiles. */
+    uint64_t weights_hash;
 } weft_checkpoint_stats;
 
-typedef enum weft_profile { WEFT_EXACT = 0, WEFT_PROFILE_BF16 = 1 } weft_profile;
+typedef enum weft_profile {
+    WEFT_EXACT = 0,
+    WEFT_PROFILE_BF16 = 1
+} weft_profile;
 
 /* Open and validate DIR for `config`, which may be corrected where the tensors
  * are the judge (n_nextn, shared width, indexer layout). `remark` hears of
  * every ignored group of tensors with its reason and count. Errors:
  * INVALID_ARGUMENT (contradiction with the config), NOT_FOUND (no file, or a
- * tensor is missing), DATA_LOSS (truncated, overlapping, malformed). */
-WEFT_MUST_CHECK weft_status weft_checkpoint_open(
-    const char *dir, weft_model_config *config, weft_profile profile,
-    weft_remark_fn remark, void *arg, weft_checkpoint **checkpoint_out,
-    weft_err *err);
+ * tensor is missing), DATA_LOSS (truncated, overlapping, malformed),
+ * UNAVAILABLE (a file cannot be read), RESOURCE_EXHAUSTED (memory or file
+ * descriptors: each file takes one). */
+WEFT_MUST_CHECK weft_status
+weft_checkpoint_open(const char *dir, weft_model_config *config,
+                     weft_profile profile, weft_remark_fn remark, void *arg,
+                     weft_checkpoint **checkpoint_out, weft_err *err);
 void weft_checkpoint_close(weft_checkpoint *checkpoint); /* NULL is fine */
 const weft_checkpoint_stats *
 weft_checkpoint_get_stats(const weft_checkpoint *checkpoint);

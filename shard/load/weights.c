@@ -1,0 +1,292 @@
+#include "shard/load/weights.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "node/base/check.h"
+#include "node/base/hash.h"
+#include "node/base/mem.h"
+#include "shard/load/leftover.h"
+#include "shard/load/loader.h"
+
+/* Tensors of which bytes go into the hash, and how many at either end: enough
+ * to tell two sets of weights apart, little enough to read on a cold disk. */
+enum { HASHED_TENSORS = 1024, HASHED_BYTES = 64 };
+
+struct weft_checkpoint {
+    weft_tensor_set set;
+    weft_model_config config;
+    weft_profile profile;
+    weft_checkpoint_stats stats;
+};
+
+/* Lies at the front of the block that holds everything else. */
+struct weft_model {
+    weft_weights weights;
+};
+
+/* The shared expert's width is told in several ways that do not agree among
+ * implementations; the tensor's own shape is the judge. */
+static void settle_shared_width(const weft_tensor_set *set,
+                                weft_model_config *config,
+                                weft_remark_fn remark, void *arg)
+{
+    for (int32_t i = 0; i < config->n_layer; i++) {
+        char name[96];
+        if (!config->moe[i]) continue;
+        (void)snprintf(name, sizeof name,
+                       "model.layers.%d.mlp.shared_experts.gate_proj.weight",
+                       (int)i);
+        const weft_tensor *const t = weft_tensor_set_find(set, name);
+        if (t == NULL || t->n_dims != 2 || t->dims[0] < 1 ||
+            t->dims[0] > INT32_MAX / 2 ||
+            t->dims[0] == config->shared_intermediate_size)
+            return;
+        config->shared_intermediate_size = (int32_t)t->dims[0];
+        if (remark != NULL)
+            remark(arg, "shared_experts_intermediate_size",
+                   "the tensors' own width is taken");
+        return;
+    }
+}
+
+static weft_status settle_layout(const weft_tensor_set *set,
+                                 weft_model_config *config,
+                                 weft_remark_fn remark, void *arg,
+                                 weft_err *err)
+{
+    const char *const layout = set->indexer_rope_layout;
+    if (!config->dsa) return WEFT_OK;
+    config->index_rope_tail = strcmp(layout, "tail") == 0;
+    if (layout[0] == '\0' && remark != NULL)
+        remark(arg, "indexer_rope_layout",
+               "absent from the metadata: leading is taken");
+    if (layout[0] == '\0' || config->index_rope_tail ||
+        strcmp(layout, "leading") == 0)
+        return WEFT_OK;
+    return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                     "indexer_rope_layout in the safetensors metadata is "
+                     "\"%s\"; known: leading tail",
+                     layout);
+}
+
+static uint64_t hash_int(uint64_t hash, int64_t value)
+{
+    unsigned char bytes[8];
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (unsigned char)((uint64_t)value >> (8 * i));
+    return weft_hash_fnv(hash, bytes, sizeof bytes);
+}
+
+static uint64_t hash_real(uint64_t hash, double value)
+{
+    int64_t bits = 0;
+    memcpy(&bits, &value, sizeof bits);
+    return hash_int(hash, bits);
+}
+
+/* What changes the answer and does not show in a tensor's shape. */
+static uint64_t hash_config(uint64_t hash, const weft_model_config *c)
+{
+    const int64_t ints[] = {c->n_layer,          c->window,
+                            c->yarn.on,          c->rescale,
+                            c->rope_interleave,  c->dsa,
+                            c->index_topk,       c->index_rope_interleave,
+                            c->index_rope_tail,  c->top_k,
+                            c->n_group,          c->topk_group,
+                            (int64_t)c->scoring, (int64_t)c->topk_method,
+                            c->norm_topk,        c->dynamic_rsf,
+                            c->tie_embeddings};
+    for (size_t i = 0; i < sizeof ints / sizeof *ints; i++)
+        hash = hash_int(hash, ints[i]);
+    for (int32_t i = 0; i < c->n_layer; i++)
+        hash = hash_int(hash, (int64_t)c->kind[i] * 2 + c->moe[i]);
+    const double reals[] = {(double)c->rms_norm_eps,
+                            (double)c->routed_scaling,
+                            c->yarn.factor,
+                            c->yarn.beta_fast,
+                            c->yarn.beta_slow,
+                            c->yarn.original_context,
+                            (double)c->yarn.cos_sin_factor};
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
+        hash = hash_real(hash, reals[i]);
+    for (int32_t k = 0; k < WEFT_KINDS; k++) {
+        const weft_geometry *const g = &c->geometry[k];
+        hash = hash_int(hash, g->n_head * 4096 + g->qk_nope_head_dim);
+        hash = hash_int(hash, (int64_t)g->gate);
+        hash = hash_real(hash, g->rope_theta);
+        hash = hash_real(hash, (double)g->softmax_scale);
+    }
+    return hash;
+}
+
+static weft_status hash_bytes(const weft_tensor_set *set, const weft_tensor *t,
+                              uint64_t *hash, weft_err *err)
+{
+    unsigned char bytes[HASHED_BYTES];
+    const int64_t n = t->bytes < HASHED_BYTES ? t->bytes : HASHED_BYTES;
+    WEFT_TRY(weft_tensor_set_read(set, t, 0, bytes, (size_t)n, err));
+    *hash = weft_hash_fnv(*hash, bytes, (size_t)n);
+    WEFT_TRY(weft_tensor_set_read(set, t, t->bytes - n, bytes, (size_t)n, err));
+    *hash = weft_hash_fnv(*hash, bytes, (size_t)n);
+    return WEFT_OK;
+}
+
+/* In name order and without file names, so that a model has one hash however
+ * it is cut into files. */
+static weft_status hash_weights(const weft_checkpoint *cp, uint64_t *hash_out,
+                                weft_err *err)
+{
+    const int64_t every = cp->stats.n_used / HASHED_TENSORS + 1;
+    uint64_t hash = hash_config(WEFT_FNV_START, &cp->config);
+    int64_t i_used = 0;
+    for (size_t i = 0; i < cp->set.n; i++) {
+        const weft_tensor *const t = cp->set.tensors[i];
+        if (!t->used) continue;
+        hash = weft_hash_fnv(hash, t->name, strlen(t->name) + 1);
+        hash = hash_int(hash, (int64_t)t->dtype);
+        for (int32_t d = 0; d < t->n_dims; d++)
+            hash = hash_int(hash, t->dims[d]);
+        if (i_used++ % every == 0)
+            WEFT_TRY(hash_bytes(&cp->set, t, &hash, err));
+    }
+    *hash_out = hash;
+    return WEFT_OK;
+}
+
+/* Places what the block begins with, then all weights. */
+static weft_status walk(weft_loader *loader, weft_model **out, weft_err *err)
+{
+    weft_model *const model = weft_loader_place(loader, sizeof *model);
+    *out = model;
+    return weft_loader_walk(loader, model != NULL ? &model->weights : NULL,
+                            err);
+}
+
+static weft_status measure(weft_checkpoint *cp, weft_remark_fn remark,
+                           void *arg, weft_err *err)
+{
+    weft_model *none = NULL;
+    weft_loader loader = {
+        .set = &cp->set, .config = &cp->config, .profile = cp->profile};
+    WEFT_TRY(walk(&loader, &none, err));
+    cp->stats.n_used = loader.n_used;
+    cp->stats.n_params = loader.n_params;
+    cp->stats.file_bytes = loader.file_bytes;
+    cp->stats.resident_bytes = (int64_t)loader.used;
+    cp->stats.staging_bytes = (int64_t)loader.staging_need;
+    if (loader.n_biasless > 0 && remark != NULL) {
+        char reason[96];
+        (void)snprintf(reason, sizeof reason,
+                       "absent in %lld layers: experts are chosen by score "
+                       "alone",
+                       (long long)loader.n_biasless);
+        remark(arg, "e_score_correction_bias", reason);
+    }
+    return WEFT_OK;
+}
+
+static weft_status validate(weft_checkpoint *cp, weft_remark_fn remark,
+                            void *arg, weft_err *err)
+{
+    weft_leftover left = {0};
+    settle_shared_width(&cp->set, &cp->config, remark, arg);
+    WEFT_TRY(settle_layout(&cp->set, &cp->config, remark, arg, err));
+    WEFT_TRY(measure(cp, remark, arg, err));
+    WEFT_TRY(
+        weft_leftover_check(&cp->set, &cp->config, remark, arg, &left, err));
+    if (left.n_mtp_layers == 0 && cp->config.n_nextn > 0 && remark != NULL)
+        remark(arg, "num_nextn_predict_layers", "no such layer is stored");
+    cp->config.n_nextn = left.n_mtp_layers;
+    cp->stats.n_files = cp->set.n_files;
+    cp->stats.n_tensors = (int64_t)cp->set.n;
+    cp->stats.n_ignored = left.n_ignored;
+    cp->stats.n_mtp_tensors = left.n_mtp;
+    return hash_weights(cp, &cp->stats.weights_hash, err);
+}
+
+weft_status weft_checkpoint_open(const char *dir, weft_model_config *config,
+                                 weft_profile profile, weft_remark_fn remark,
+                                 void *arg, weft_checkpoint **checkpoint_out,
+                                 weft_err *err)
+{
+    weft_checkpoint *const cp = weft_mem_new(1, sizeof *cp);
+    if (cp == NULL)
+        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
+                         "no memory to open a checkpoint");
+    cp->config = *config;
+    cp->profile = profile;
+    weft_status st = weft_tensor_set_open(dir, remark, arg, &cp->set, err);
+    if (st == WEFT_OK) st = validate(cp, remark, arg, err);
+    if (st != WEFT_OK) {
+        weft_checkpoint_close(cp);
+        return st;
+    }
+    *config = cp->config;
+    *checkpoint_out = cp;
+    return WEFT_OK;
+}
+
+void weft_checkpoint_close(weft_checkpoint *checkpoint)
+{
+    if (checkpoint == NULL) return;
+    weft_tensor_set_deinit(&checkpoint->set);
+    weft_mem_free(checkpoint);
+}
+
+const weft_checkpoint_stats *
+weft_checkpoint_get_stats(const weft_checkpoint *checkpoint)
+{
+    return &checkpoint->stats;
+}
+
+static void tell_end(const weft_loader *loader)
+{
+    if (loader->progress != NULL && loader->told_bytes != loader->total_bytes)
+        loader->progress(loader->progress_arg, loader->total_bytes,
+                         loader->total_bytes);
+}
+
+weft_status weft_model_load(weft_checkpoint *checkpoint,
+                            weft_progress_fn progress, void *arg,
+                            weft_model **model_out, weft_err *err)
+{
+    const weft_checkpoint_stats *const stats = &checkpoint->stats;
+    weft_model *model = NULL;
+    weft_loader loader = {.set = &checkpoint->set,
+                          .config = &checkpoint->config,
+                          .profile = checkpoint->profile,
+                          .progress = progress,
+                          .progress_arg = arg,
+                          .total_bytes = stats->file_bytes};
+    loader.staging =
+        weft_mem_new_aligned(WEFT_PLACE_BYTES, (size_t)stats->staging_bytes);
+    loader.base =
+        weft_mem_new_aligned(WEFT_PLACE_BYTES, (size_t)stats->resident_bytes);
+    weft_status st = WEFT_OK;
+    if (loader.staging == NULL || loader.base == NULL)
+        st = WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
+                       "no memory for %lld bytes of weights",
+                       (long long)stats->resident_bytes);
+    if (st == WEFT_OK) st = walk(&loader, &model, err);
+    if (st == WEFT_OK)
+        WEFT_ASSERT(loader.used == (size_t)stats->resident_bytes);
+    weft_mem_free(loader.staging);
+    if (st != WEFT_OK) {
+        weft_mem_free(loader.base);
+        return st;
+    }
+    tell_end(&loader);
+    *model_out = model;
+    return WEFT_OK;
+}
+
+void weft_model_destroy(weft_model *model)
+{
+    weft_mem_free(model);
+}
+
+const weft_weights *weft_model_weights(const weft_model *model)
+{
+    return &model->weights;
+}
