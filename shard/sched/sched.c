@@ -255,6 +255,16 @@ weft_status weft_sched_cancel(weft_sched *sched, uint64_t handle)
 
 /* ---- a step was computed ------------------------------------------------ */
 
+void weft_sched_clear(weft_sched *sched)
+{
+    while (sched->waiting.n > 0) weft_queue_pop(&sched->waiting);
+    while (sched->n_running > 0)
+        weft_sched_remove(sched, sched->running[sched->n_running - 1]);
+    sched->n_pieces = 0;
+    sched->committed = false;
+    weft_sched_bury(sched);
+}
+
 static bool is_stop(const weft_job *job, int32_t token)
 {
     for (int32_t i = 0; i < job->n_stop_ids; i++)
