@@ -98,18 +98,39 @@ START_TEST(files_of_unknown_size)
 }
 END_TEST
 
-START_TEST(no_memory_names_the_file)
+/* Also after a part was read: the buffer is as it was, the file is named. */
+START_TEST(each_allocation_may_fail)
 {
-    make_file("abc", 3);
-    weft_buf buf = {0};
-    weft_err err = {0};
-    weft_mem_fail_after(0);
-    ck_assert_int_eq(weft_file_read_all(path, 10, &buf, &err),
-                     WEFT_RESOURCE_EXHAUSTED);
-    weft_mem_fail_after(-1);
-    ck_assert_ptr_nonnull(strstr(err.text, path));
-    weft_buf_deinit(&buf);
+    static char bytes[300000];
+    memset(bytes, 'b', sizeof bytes);
+    make_file(bytes, sizeof bytes);
+    weft_status st = WEFT_RESOURCE_EXHAUSTED;
+    for (long n = 0; st != WEFT_OK; n++) {
+        weft_buf buf = {0};
+        weft_err err = {0};
+        ck_assert_int_eq(weft_buf_add(&buf, "keep", 4, NULL), WEFT_OK);
+        weft_mem_fail_after(n);
+        st = weft_file_read_all(path, sizeof bytes, &buf, &err);
+        weft_mem_fail_after(-1);
+        if (st == WEFT_OK) {
+            ck_assert_int_gt(n, 2);
+            ck_assert_uint_eq(buf.n, 4 + sizeof bytes);
+        } else {
+            ck_assert_int_eq(st, WEFT_RESOURCE_EXHAUSTED);
+            ck_assert_ptr_nonnull(strstr(err.text, path));
+            ck_assert_uint_eq(buf.n, 4);
+            ck_assert_str_eq(buf.data, "keep");
+        }
+        weft_buf_deinit(&buf);
+    }
     remove_file();
+}
+END_TEST
+
+/* Address 0 of this process: opens, and cannot be read. */
+START_TEST(a_read_may_fail)
+{
+    expect_fail("/proc/self/mem", 10, WEFT_UNAVAILABLE, "error");
 }
 END_TEST
 
@@ -117,6 +138,6 @@ int main(void)
 {
     const TTest *const tests[] = {reads_all_sizes, names_what_is_wrong,
                                   files_of_unknown_size,
-                                  no_memory_names_the_file};
+                                  each_allocation_may_fail, a_read_may_fail};
     return WEFT_SUITE_RUN("base/file", tests);
 }
