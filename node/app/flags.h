@@ -14,7 +14,7 @@ typedef enum weft_flag_kind {
     WEFT_KIND_U64,     /* uint64_t */
     WEFT_KIND_REAL,    /* double, finite */
     WEFT_KIND_CHOICE,  /* const char *, one of the words of `choices` */
-    WEFT_KIND_ADDRESS, /* weft_address; port 0 if min is 0 */
+    WEFT_KIND_ADDRESS, /* weft_flag_address; port 0 if min is 0 */
     WEFT_KIND_SWITCH,  /* bool */
 } weft_flag_kind;
 

@@ -9,7 +9,6 @@
 enum {
     SHOWN_BYTES = 80, /* of a bad value, in a message */
     NAME_BYTES = 64,
-    PORT_MAX = 65535,
 };
 
 /* Where a value came from, for messages. */
@@ -104,38 +103,15 @@ static weft_status parse_size(const source *from, const char *value,
     return WEFT_OK;
 }
 
-/* HOST:PORT; the host of an IPv6 address stands in brackets, as its colons
- * would otherwise be taken for the port's. */
-static bool split_address(const char *text, int32_t min_port,
-                          weft_address *address)
-{
-    const char *const colon = strrchr(text, ':');
-    if (colon == NULL || colon == text) return false;
-    const char *host = text;
-    size_t n = (size_t)(colon - text);
-    const bool bracketed = host[0] == '[' && host[n - 1] == ']';
-    if (bracketed) {
-        host++;
-        n -= 2;
-    }
-    if (n == 0 || n >= sizeof address->host) return false;
-    if (!bracketed && memchr(host, ':', n) != NULL) return false;
-    if (strcspn(host, " \t\r\n/[]") < n) return false;
-    int64_t port = 0;
-    if (!weft_parse_i64(colon + 1, min_port, PORT_MAX, &port)) return false;
-    memcpy(address->host, host, n);
-    address->host[n] = '\0';
-    address->port = (int32_t)port;
-    return true;
-}
-
 static weft_status parse_address(const source *from, const char *value,
-                                 weft_address *field, weft_err *err)
+                                 weft_flag_address *field, weft_err *err)
 {
     const weft_flag_row *const row = from->row;
-    weft_address address = {.text = value};
+    weft_flag_address address = {.text = value};
     address.off = row->choices != NULL && strcmp(value, "off") == 0;
-    if (!address.off && !split_address(value, (int32_t)row->min, &address))
+    if (!address.off &&
+        (weft_address_parse(value, &address.at, NULL) != WEFT_OK ||
+         address.at.port < row->min))
         return bad_value(from, value, err,
                          row->choices != NULL
                              ? "HOST:PORT (port up to 65535) or off"

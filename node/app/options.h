@@ -28,12 +28,10 @@
 
 #include "node/base/err.h"
 #include "node/base/log.h"
+#include "node/rpc/address.h"
 #include "shard/load/weights.h"
 
-enum {
-    WEFT_STOPS_MAX = 16,   /* --stop */
-    WEFT_HOST_BYTES = 256, /* the longest host name is 253 bytes */
-};
+enum { WEFT_STOPS_MAX = 16 }; /* --stop */
 
 typedef enum weft_command {
     WEFT_COMMAND_SERVE,
@@ -88,12 +86,11 @@ typedef enum weft_flag {
 } weft_flag;
 
 /* HOST:PORT, or [IPV6]:PORT. */
-typedef struct weft_address {
-    const char *text;           /* as given; "off" when off */
-    char host[WEFT_HOST_BYTES]; /* without brackets */
-    int32_t port;
+typedef struct weft_flag_address {
+    const char *text; /* as given; "off" when off */
+    weft_address at;
     bool off;
-} weft_address;
+} weft_flag_address;
 
 /* One parsed command line. A field that the command has no flag for keeps its
  * default. Texts are borrowed from argv and the environment. */
@@ -103,7 +100,7 @@ typedef struct weft_options {
 
     const char *model;      /* folder */
     const char *model_name; /* NULL: the folder's name */
-    weft_address listen, http;
+    weft_flag_address listen, http;
     const char *text, *ids_file, *logits; /* eval; NULL: not given */
     int32_t decode_from;                  /* eval; -1: everything prefilled */
 
@@ -120,7 +117,7 @@ typedef struct weft_options {
     weft_log_level log_level;
     bool neutral_defaults; /* --generation-defaults neutral */
 
-    weft_address addr;
+    weft_flag_address addr;
     int32_t max_tokens, top_k; /* this and the next: only if given */
     double temperature, top_p, min_p;
     uint64_t seed;

@@ -37,12 +37,12 @@ static weft_status parse_one(const char *word, size_t n, size_t number,
     return WEFT_OK;
 }
 
-weft_status weft_ids_parse(const char *text, size_t n, weft_ids *ids_out,
-                           weft_err *err)
+weft_status weft_prompt_ids_parse(const char *text, size_t n,
+                                  weft_prompt_ids *ids_out, weft_err *err)
 {
-    *ids_out = (weft_ids){0};
+    *ids_out = (weft_prompt_ids){0};
     /* Each id takes a byte and, but for the last, a blank. */
-    weft_ids ids = {.ids = weft_mem_new(n / 2 + 1, sizeof *ids.ids)};
+    weft_prompt_ids ids = {.ids = weft_mem_new(n / 2 + 1, sizeof *ids.ids)};
     if (ids.ids == NULL)
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                          "no memory for %zu token ids", n / 2 + 1);
@@ -55,7 +55,7 @@ weft_status weft_ids_parse(const char *text, size_t n, weft_ids *ids_out,
         const weft_status st =
             parse_one(text + at, bytes, ids.n + 1, &ids.ids[ids.n], err);
         if (st != WEFT_OK) {
-            weft_ids_deinit(&ids);
+            weft_prompt_ids_deinit(&ids);
             return st;
         }
         ids.n++;
@@ -65,10 +65,10 @@ weft_status weft_ids_parse(const char *text, size_t n, weft_ids *ids_out,
     return WEFT_OK;
 }
 
-void weft_ids_deinit(weft_ids *ids)
+void weft_prompt_ids_deinit(weft_prompt_ids *ids)
 {
     weft_mem_free(ids->ids);
-    *ids = (weft_ids){0};
+    *ids = (weft_prompt_ids){0};
 }
 
 static weft_status read_all(FILE *in, weft_buf *prompt, weft_err *err)

@@ -1,6 +1,6 @@
 /* prompt.h - token ids written as text, and the prompt of `weft generate`.
  *
- * Threads: any; a weft_ids has one owner.
+ * Threads: any; a weft_prompt_ids has one owner.
  */
 #ifndef WEFT_NODE_APP_PROMPT_H
 #define WEFT_NODE_APP_PROMPT_H
@@ -12,18 +12,19 @@
 
 enum { WEFT_PROMPT_BYTES_MAX = 16 << 20 }; /* the server takes no more */
 
-typedef struct weft_ids {
+typedef struct weft_prompt_ids {
     uint32_t *ids; /* [n]; NULL if n is 0 */
     size_t n;
-} weft_ids;
+} weft_prompt_ids;
 
 /* Decimal numbers up to 2^32 - 1 with white space between; may be none.
  * INVALID_ARGUMENT: something else, which the text shows with its place (the
  * first is number 1). RESOURCE_EXHAUSTED: no memory. End with
- * weft_ids_deinit. */
-WEFT_MUST_CHECK weft_status weft_ids_parse(const char *text, size_t n,
-                                           weft_ids *ids_out, weft_err *err);
-void weft_ids_deinit(weft_ids *ids);
+ * weft_prompt_ids_deinit. */
+WEFT_MUST_CHECK weft_status weft_prompt_ids_parse(const char *text, size_t n,
+                                                  weft_prompt_ids *ids_out,
+                                                  weft_err *err);
+void weft_prompt_ids_deinit(weft_prompt_ids *ids);
 
 /* The words of the command line with one blank between, or, if there are none,
  * all of `in` as it is. Appends to *prompt. DATA_LOSS: more than

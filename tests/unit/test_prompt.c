@@ -21,14 +21,14 @@ static const struct good {
 START_TEST(takes_numbers)
 {
     const struct good *const g = &goods[_i];
-    weft_ids ids;
+    weft_prompt_ids ids;
     weft_err err = {0};
-    ck_assert_msg(weft_ids_parse(g->text, strlen(g->text), &ids, &err) ==
+    ck_assert_msg(weft_prompt_ids_parse(g->text, strlen(g->text), &ids, &err) ==
                       WEFT_OK,
                   "%s", err.text);
     ck_assert_uint_eq(ids.n, g->n);
     for (size_t i = 0; i < g->n; i++) ck_assert_uint_eq(ids.ids[i], g->ids[i]);
-    weft_ids_deinit(&ids);
+    weft_prompt_ids_deinit(&ids);
 }
 END_TEST
 
@@ -52,9 +52,9 @@ START_TEST(refuses_others)
 {
     const struct bad *const b = &bads[_i];
     const long live = weft_mem_live();
-    weft_ids ids;
+    weft_prompt_ids ids;
     weft_err err = {0};
-    ck_assert_int_eq(weft_ids_parse(b->text, b->n, &ids, &err),
+    ck_assert_int_eq(weft_prompt_ids_parse(b->text, b->n, &ids, &err),
                      WEFT_INVALID_ARGUMENT);
     ck_assert_msg(strstr(err.text, b->told) != NULL, "%s", err.text);
     ck_assert_int_eq(weft_mem_live(), live);
@@ -63,9 +63,9 @@ END_TEST
 
 START_TEST(no_memory_is_told)
 {
-    weft_ids ids;
+    weft_prompt_ids ids;
     weft_mem_fail_after(0);
-    const weft_status st = weft_ids_parse("1", 1, &ids, NULL);
+    const weft_status st = weft_prompt_ids_parse("1", 1, &ids, NULL);
     weft_mem_fail_after(-1);
     ck_assert_int_eq(st, WEFT_RESOURCE_EXHAUSTED);
 }
