@@ -19,8 +19,9 @@
  *     the compiler.
  *
  * Rounding. `round` WEFT_ROUND_BF16 rounds each result to bfloat16 (nearest,
- * ties to even), kept in fp32 storage: that is the profile `bf16`. The profile
- * `exact` uses WEFT_ROUND_NONE everywhere.
+ * ties to even), kept in fp32 storage: the profile `bf16` on a table whose
+ * products take bfloat16 (bf16_inputs). Else results stay as they are, and the
+ * profile `bf16` rounds only what goes into the cache.
  *
  * Conventions. Activations are fp32, rows of `*_stride` floats (a stride may
  * exceed the width). No op allocates; scratch is the caller's. No op can fail:
@@ -118,8 +119,8 @@ typedef struct weft_silu_mul {
     weft_round round;
 } weft_silu_mul;
 
-/* x[r, h, :] *= sigmoid(g[r, h]) over `head_width` channels; head_width 1 is the
- * elementwise gate. */
+/* x[r, h, :] *= sigmoid(g[r, h]) over `head_width` channels; head_width 1 is
+ * the elementwise gate. */
 typedef struct weft_gate {
     float *x;
     const float *g;
@@ -185,18 +186,18 @@ typedef struct weft_store {
  * j over the keys of row r; c_j is the first value_width of row_j's `width`.
  * Keys are taken in position order in splits of 256 (ordinal in the list of
  * visible keys, not position). In a split: scores (16-lane dot, then * scale),
- * their maximum m, p_j = exp(s_j - m), l = sum p_j (16 lanes), acc_d += p_j c_jd
- * in key order from 0. Splits are folded in order into a running (M, L, A):
- *   M' = max(M, m), a = exp(M - M'), b = exp(m - M'),
- *   L' = fma(L, a, l b), A' = fma(A, a, acc b);  out = A / L.
- * The first split is taken as it is. A row without keys gives zeros.
- * Sources: DeepSeek-V2, arXiv 2405.04434, 2.1.2; Milakov and Gimelshein,
- * arXiv 1805.02867; split decoding: Dao et al., Flash-Decoding. */
+ * their maximum m, p_j = exp(s_j - m), l = sum p_j (16 lanes), acc_d += p_j
+ * c_jd in key order from 0. Splits are folded in order into a running (M, L,
+ * A): M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L' = fma(L, a, l b), A'
+ * = fma(A, a, acc b);  out = A / L. The first split is taken as it is. A row
+ * without keys gives zeros. Sources: DeepSeek-V2, arXiv 2405.04434, 2.1.2;
+ * Milakov and Gimelshein, arXiv 1805.02867; split decoding: Dao et al.,
+ * Flash-Decoding. */
 typedef struct weft_attn {
     weft_paged kv;
     const weft_row *rows;
-    const float *q;  /* [n_row, n_head, width], row stride q_stride  */
-    float *out;      /* [n_row, n_head, value_width], out_stride     */
+    const float *q; /* [n_row, n_head, width], row stride q_stride  */
+    float *out;     /* [n_row, n_head, value_width], out_stride     */
     int64_t q_stride, out_stride;
     int32_t n_row, n_head, width, value_width;
     float scale;
@@ -250,9 +251,10 @@ typedef struct weft_route {
     float scale;
 } weft_route;
 
-/* y[r] = sum_s weights[r, s] * expert_rows[row_of[r top_k + s]] in slot order by
- * fused multiply-add from 0, rounded; then + shared[r] (if not NULL), rounded.
- * (Rows come grouped by expert; row_of finds them by token and slot.) */
+/* y[r] = sum_s weights[r, s] * expert_rows[row_of[r top_k + s]] in slot order
+ * by fused multiply-add from 0, rounded; then + shared[r] (if not NULL),
+ * rounded. (Rows come grouped by expert; row_of finds them by token and slot.)
+ */
 typedef struct weft_combine {
     const float *expert_rows; /* [n_row * top_k, width], row stride = width */
     const int32_t *row_of;    /* [n_row, top_k] */
@@ -282,6 +284,11 @@ typedef struct weft_vocab {
 
 typedef struct weft_ops {
     const char *name; /* "scalar", "avx2", "avx512", "neon" */
+    /* Whether matrix products take bfloat16 inputs, as matrix units do: the
+     * profile `bf16` then rounds activations for them. The paths here take fp32
+     * and leave activations as they are: rounding would cost accuracy and save
+     * nothing. */
+    bool bf16_inputs;
     /* All products of the list in one run; each matrix is read once. */
     void (*gemm)(weft_threads *, const weft_gemm *list, int32_t n);
     void (*rms_norm)(weft_threads *, const weft_rms_norm *);
