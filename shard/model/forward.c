@@ -165,7 +165,9 @@ weft_status weft_forward_create(const weft_model_config *config,
     f->ops = options->ops;
     f->threads = options->threads;
     f->round =
-        options->profile == WEFT_EXACT ? WEFT_ROUND_NONE : WEFT_ROUND_BF16;
+        options->profile == WEFT_PROFILE_BF16 && options->ops->bf16_inputs
+            ? WEFT_ROUND_BF16
+            : WEFT_ROUND_NONE;
     const size_t bytes = plan(f, NULL);
     f->memory = weft_mem_new_aligned(64, bytes);
     if (f->memory == NULL) {

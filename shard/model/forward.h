@@ -5,10 +5,11 @@
  * shares its step. Everything a row computes depends on that row and on the
  * cached rows of its own sequence, never on the batch: see kernels/ops.h.
  *
- * Rounding points of the profile bf16: every output of a norm, product,
- * rotation, gate, activation and residual sum, as in model-spec 2.9 (vLLM's
- * column, but for the residual stream, which is stored in bf16). Router logits,
- * indexer scores, softmax weights and vocabulary logits stay fp32.
+ * Profiles. `exact` computes and caches in fp32. `bf16` caches rows and index
+ * keys in bfloat16; where the ops' products take bfloat16 inputs, every output
+ * of a norm, product, rotation, gate, activation and residual sum is rounded
+ * too, as in model-spec 2.9. Router logits, indexer scores, softmax weights and
+ * vocabulary logits are never rounded.
  *
  * Threads: the engine's. Nothing allocates after create.
  */
