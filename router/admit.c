@@ -203,6 +203,11 @@ static weft_status check_stop(const weft_span *stop, size_t place,
     if (!weft_utf8_valid(stop->data, stop->n))
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT, "stop[%zu] is not UTF-8",
                          place);
+    if (memchr(stop->data, '\0', stop->n) != NULL)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "stop[%zu] holds a NUL: allowed is any other "
+                         "character",
+                         place);
     return WEFT_OK;
 }
 

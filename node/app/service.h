@@ -1,0 +1,42 @@
+/* service.h - the calls of weft.v1.Generation in one process: node/rpc on one
+ * side, the router and the engine on the other.
+ *
+ * Translation and nothing else: limits are the router's, the wire is
+ * node/rpc's.
+ *
+ * Threads: create and destroy by one thread; the ops run on the server's
+ * thread, answers come from the router's two.
+ */
+#ifndef WEFT_NODE_APP_SERVICE_H
+#define WEFT_NODE_APP_SERVICE_H
+
+#include "node/rpc/service.h"
+#include "router/router.h"
+#include "shard/step/engine.h"
+
+typedef struct weft_service weft_service;
+
+typedef struct weft_service_options {
+    weft_router *router; /* borrowed until destroy, like all of these */
+    weft_engine *engine;
+    const weft_model_config *config;
+    const char *name;
+    int32_t max_context;
+    uint64_t weights_hash;
+    int32_t max_live; /* requests that the router takes at once */
+} weft_service_options;
+
+/* RESOURCE_EXHAUSTED: no memory. */
+WEFT_MUST_CHECK weft_status
+weft_service_create(const weft_service_options *options,
+                    weft_service **service_out, weft_err *err);
+/* After the server has stopped. NULL is fine. */
+void weft_service_destroy(weft_service *service);
+
+/* The argument of these ops is a weft_service; generate_ended is not set. */
+weft_service_ops weft_service_get_ops(void);
+
+/* The router's way to the engine. */
+weft_lead weft_service_lead(weft_engine *engine);
+
+#endif
