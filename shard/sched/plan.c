@@ -266,6 +266,7 @@ void weft_sched_plan(weft_sched *sched, uint64_t now_ns, weft_plan *plan_out)
     expire(sched, now_ns);
     plan_decodes(sched);
     plan_chunks(sched);
+    weft_sched_bury(sched); /* slots of those that this plan has ended */
     admit(sched);
 
     *plan_out = (weft_plan){.pieces = sched->pieces,
