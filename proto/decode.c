@@ -248,7 +248,7 @@ static weft_status tops_of(weft_arena *arena,
             return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
                              "top_logprobs has %zu values and %zu token ids",
                              top->n_values, top->n_token_ids);
-        const int32_t *top_ids;
+        const int32_t *top_ids = NULL;
         WEFT_TRY(ids_of("top_logprobs", top->token_ids, top->n_token_ids,
                         &top_ids, err));
         if (top->n_values > 0) {
@@ -310,7 +310,7 @@ static weft_status complete_of(weft_arena *arena,
         .completion_tokens = in->completion_tokens,
         .cached_tokens = in->cached_tokens,
     };
-    const int32_t *matched;
+    const int32_t *matched = NULL;
     switch (in->matched_stop_case) {
     case WEFT__V1__GENERATE_COMPLETE__MATCHED_STOP_MATCHED_TOKEN_ID:
         WEFT_TRY(ids_of("complete", &in->matched_token_id, 1, &matched, err));

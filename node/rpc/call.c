@@ -87,15 +87,22 @@ void weft_call_wake_locked(weft_call *c)
     batch_locked(c, NULL, 0, TAG_WAKE);
 }
 
-/* One line of UTF-8 that fits. */
+/* One line of UTF-8 that fits; what is neither becomes '?' or a space. */
 static void set_text(weft_call *c, const char *text)
 {
     size_t n = text != NULL ? strlen(text) : 0;
     if (n >= STATUS_TEXT_BYTES) n = STATUS_TEXT_BYTES - 1;
-    bool broken = false;
-    n = n > 0 ? weft_utf8_prefix(text, n, &broken) : 0;
+    size_t good = 0;
+    memcpy(c->text, text != NULL ? text : "", n);
+    while (good < n) {
+        bool broken = false;
+        good += weft_utf8_prefix(c->text + good, n - good, &broken);
+        if (good < n && !broken) n = good; /* a character cut in two */
+        if (good < n) c->text[good++] = '?';
+    }
     for (size_t i = 0; i < n; i++)
-        c->text[i] = (unsigned char)text[i] < ' ' ? ' ' : text[i];
+        if ((unsigned char)c->text[i] < ' ' || c->text[i] == 0x7f)
+            c->text[i] = ' ';
     c->text[n] = '\0';
 }
 
