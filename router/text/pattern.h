@@ -12,7 +12,8 @@
  * pattern may be quadratic by its nature (x+y over a text of x); one match
  * attempt is then bounded by a step limit in proportion to the text, the sum of
  * attempts is not. The one such pattern in wide use, \s+$ (DeepSeek-V2), is
- * given a look-behind that makes it linear and changes no match.
+ * linear under PCRE2's JIT, but not where the interpreter has to do; it is
+ * given a look-behind that makes it linear there too and changes no match.
  *
  * Threads: a pattern is read-only once made; a matcher has one owner.
  */

@@ -150,15 +150,8 @@ START_TEST(known_pieces)
 {
     /* A character in three tokens; the start of one, cut off by a letter. */
     static const int32_t euro[] = {0xE2, 0x82, 0xAC, 0xE2, 0x82, 'a', 0xF0};
-    static const char *const euro_text[] = {"",
-                                            "",
-                                            "\xE2\x82\xAC",
-                                            "",
-                                            "",
-                                            "\xEF\xBF\xBD"
-                                            "a",
-                                            "",
-                                            "\xEF\xBF\xBD"};
+    static const char *const euro_text[] = {
+        "", "", "\xE2\x82\xAC", "", "", "\xEF\xBF\xBD\x61", "", "\xEF\xBF\xBD"};
     expect_pieces(euro, 7, false, euro_text);
     /* A special token inside a character, told and skipped. */
     static const int32_t inside[] = {0xC3, TOKENS_SPECIAL, 0xA9, 259};

@@ -388,6 +388,40 @@ START_TEST(many_marks)
 }
 END_TEST
 
+/* Space that a token takes along is searched for the next one too. */
+START_TEST(stripping_tokens_meet)
+{
+    json_t *const document = tokens_document();
+    tokens_set(document, "added_tokens.1.content", "\" lr \"");
+    tokens_set(document, "added_tokens.1.lstrip", "true");
+    tokens_set(document, "added_tokens.1.rstrip", "true");
+    weft_tokenizer *const t = tokens_read(document, TOKENS_LIMIT);
+    json_decref(document);
+    static const int32_t want[] = {'x', 265, 265, 'y'};
+    expect_ids(t, "x lr   lr  y", (weft_encode_options){0}, want, 4);
+    expect_ids(t, "x   lr  lr y", (weft_encode_options){0}, want, 4);
+    weft_tokenizer_destroy(t);
+}
+END_TEST
+
+/* U+11A7 looks like a final consonant that a syllable could take in; it is
+ * none. U+11A8 is one. */
+START_TEST(hangul_finals)
+{
+    json_t *const document = tokens_document();
+    tokens_set(document, "normalizer", "{\"type\": \"NFC\"}");
+    weft_tokenizer *const t = tokens_read(document, TOKENS_LIMIT);
+    json_decref(document);
+    static const int32_t apart[] = {0xEC, 0x96, 0xB4, 0xE1, 0x86, 0xA7};
+    static const int32_t joined[] = {0xEC, 0x96, 0xB5};
+    expect_ids(t, "\xEC\x96\xB4\xE1\x86\xA7", (weft_encode_options){0}, apart,
+               6);
+    expect_ids(t, "\xEC\x96\xB4\xE1\x86\xA8", (weft_encode_options){0}, joined,
+               3);
+    weft_tokenizer_destroy(t);
+}
+END_TEST
+
 static void *encode_often(void *tokenizer)
 {
     static const char text[] = "hello world <tool> caf\xC3\xA9 hello";
@@ -435,6 +469,8 @@ int main(void)
                                   longest_token,
                                   long_texts,
                                   many_marks,
-                                  many_threads};
+                                  many_threads,
+                                  stripping_tokens_meet,
+                                  hangul_finals};
     return WEFT_SUITE_RUN("tokenizer", tests);
 }
