@@ -149,7 +149,8 @@ static void make_job(sim *s, int32_t i)
 {
     const weft_sim_options *const o = &s->options;
     sim_job *const it = &s->jobs[i];
-    const int32_t n_prompt = 1 + roll_below(s, o->prompt_max);
+    const int32_t n_prompt =
+        o->all_large ? o->prompt_max : 1 + roll_below(s, o->prompt_max);
     it->job = (weft_job){.handle = (uint64_t)i + 1,
                          .age = (uint64_t)i + 1,
                          .deadline_ns = UINT64_MAX,
@@ -158,7 +159,9 @@ static void make_job(sim *s, int32_t i)
                          .max_tokens = 1 + roll_below(s, o->generate_max),
                          .stop_ids = stop_ids,
                          .n_stop_ids = 1};
-    it->job.min_tokens = roll_below(s, it->job.max_tokens + 1);
+    if (o->all_large) it->job.max_tokens = o->generate_max;
+    it->job.min_tokens = o->all_large ? it->job.max_tokens
+                                      : roll_below(s, it->job.max_tokens + 1);
     if (o->priorities) it->job.priority = roll_below(s, 3) - 1;
     it->at = (int64_t)i * o->arrive_every;
     if (o->deadlines && roll(s) % 4 == 0)
@@ -326,6 +329,17 @@ static void check_plan(sim *s, const weft_plan *plan)
     MUST(plan->n_pieces <= stats.n_running);
 }
 
+/* Whether anybody else had been admitted before this plan. */
+static bool was_alone(const sim *s, const sim_job *it)
+{
+    for (int32_t i = 0; i < s->options.n_jobs; i++) {
+        const sim_job *const other = &s->jobs[i];
+        if (other != it && other->state == SIM_THERE && other->planned)
+            return false;
+    }
+    return true;
+}
+
 static void take_end(sim *s, const weft_plan *plan, int32_t i)
 {
     sim_job *const it = find(s, plan->ends[i].job);
@@ -336,6 +350,7 @@ static void take_end(sim *s, const weft_plan *plan, int32_t i)
         for (int32_t k = 0; k < plan->n_pieces; k++)
             MUST(goes_before(plan->pieces[k].job, &it->job) ||
                  plan->pieces[k].started);
+        s->result.n_alone += was_alone(s, it);
         it->at = s->step + 1 + roll_below(s, s->options.limbo_steps_max + 1);
         leave(s, it, SIM_LIMBO);
         return;

@@ -20,6 +20,7 @@ typedef struct weft_sim_options {
     weft_sched_limits limits;
     int32_t n_jobs;
     int32_t prompt_max, generate_max; /* tokens of one job */
+    bool all_large; /* every job is as long as that, and never stops early */
     /* Slabs beyond what the largest possible job needs by itself. */
     int32_t spare_slabs;
     int32_t limbo_steps_max; /* a preempted job stays away so long */
@@ -31,6 +32,7 @@ typedef struct weft_sim_result {
     int64_t n_steps, n_rows, n_preempted;
     int32_t n_stop, n_length, n_cancelled, n_late, n_no_memory, n_refused;
     int64_t most_lives; /* of one job */
+    int32_t n_alone;    /* preempted with nobody else running */
     uint64_t trace;     /* a hash of every plan */
 } weft_sim_result;
 

@@ -120,6 +120,35 @@ START_TEST(full_queue_refuses_only_new_ones)
 }
 END_TEST
 
+/* Slabs of several pages of both kinds and sequences that need nearly all of
+ * them: at times the one that is left finds its window pages spread over so
+ * many slabs that its full pages lack some. It must come to its end all the
+ * same, by itself, and is not sent away more than once more. */
+START_TEST(scattered_pages_do_not_stop_the_last_one)
+{
+    weft_sim_result sum = {0}, one;
+    for (uint64_t seed = 4000; seed < 4300; seed++) {
+        weft_sim_options options = hard_times(seed);
+        options.n_full = 2;
+        options.n_window = 5;
+        options.window = 5 + (int32_t)(seed % 30);
+        options.page_tokens = 1;
+        options.limits.chunk_tokens = 1 + (int32_t)(seed % 3);
+        options.limits.max_seqs = 2 + (int32_t)(seed % 5);
+        options.spare_slabs = (int32_t)(seed % 3);
+        options.n_jobs = 12;
+        options.prompt_max = 1 + (int32_t)(seed % 20);
+        options.generate_max = 40;
+        options.all_large = true;
+        weft_sim_run(&options, &one);
+        ck_assert_int_eq(one.n_length, options.n_jobs);
+        sum.n_alone += one.n_alone;
+        add(&sum, &one);
+    }
+    ck_assert_int_gt(sum.n_alone, 10);
+}
+END_TEST
+
 /* ---- guarantees, by hand ------------------------------------------------ */
 
 typedef struct bench {
@@ -551,6 +580,7 @@ int main(void)
                                   one_end_per_job,
                                   determinism,
                                   full_queue_refuses_only_new_ones,
+                                  scattered_pages_do_not_stop_the_last_one,
                                   budget,
                                   decode_first,
                                   no_starvation,
