@@ -44,20 +44,20 @@ static json_t *plan_kv(const weft_model_config *config,
     json_t *const sequences = json_array();
     const int64_t contexts[CONTEXTS] = {8192, 32768, 131072, e->max_context};
     for (int32_t i = 0; i < CONTEXTS; i++) {
-        if (i < CONTEXTS - 1 && contexts[i] > e->max_context) continue;
+        if (i < CONTEXTS - 1 && contexts[i] >= e->max_context) continue;
         (void)json_array_append_new(
             sequences,
             json_pack("{s:I, s:I}", "tokens", (json_int_t)contexts[i], "bytes",
                       (json_int_t)weft_kv_bytes_for(config, layout, contexts[i],
                                                     e->chunk_tokens)));
     }
-    return json_pack(
-        "{s:s, s:i, s:I, s:f, s:I, s:o, s:o}", "dtype",
-        weft_dtype_name(layout->dtype), "page_tokens", layout->page_tokens,
-        "slab_bytes", (json_int_t)layout->slab_bytes, "slab_waste",
-        layout->waste, "index_bytes_per_token",
-        (json_int_t)layout->index_token_bytes, "kinds", kinds, "per_sequence",
-        sequences);
+    return json_pack("{s:s, s:i, s:I, s:f, s:I, s:o, s:o}", "dtype",
+                     weft_dtype_name(layout->dtype), "page_tokens",
+                     layout->page_tokens, "slab_bytes",
+                     (json_int_t)layout->slab_bytes, "slab_waste",
+                     layout->waste, "index_bytes_per_token",
+                     (json_int_t)layout->index_token_bytes, "kinds", kinds,
+                     "per_sequence", sequences);
 }
 
 static json_t *describe(const weft_options *options, const weft_opened *o,
@@ -86,16 +86,16 @@ static json_t *describe(const weft_options *options, const weft_opened *o,
         "ignored", (json_int_t)s->n_ignored, "mtp_unused",
         (json_int_t)s->n_mtp_tensors, "parameters", (json_int_t)s->n_params,
         "file_bytes", (json_int_t)s->file_bytes);
-    json_t *const bytes = json_pack(
-        "{s:I, s:I, s:I, s:I, s:b, s:I, s:I, s:I}", "weights",
-        (json_int_t)memory->weights_bytes, "overhead",
-        (json_int_t)memory->overhead_bytes, "loading",
-        (json_int_t)s->staging_bytes, "kv", (json_int_t)memory->kv_bytes,
-        "kv_given", memory->kv_given, "reserve",
-        (json_int_t)memory->reserve_bytes, "available",
-        (json_int_t)memory->available_bytes, "peak",
-        (json_int_t)(memory->weights_bytes + memory->overhead_bytes +
-                     memory->kv_bytes + s->staging_bytes));
+    json_t *const bytes =
+        json_pack("{s:I, s:I, s:I, s:I, s:b, s:I, s:I, s:I}", "weights",
+                  (json_int_t)memory->weights_bytes, "overhead",
+                  (json_int_t)memory->overhead_bytes, "loading",
+                  (json_int_t)s->staging_bytes, "kv",
+                  (json_int_t)memory->kv_bytes, "kv_given", memory->kv_given,
+                  "reserve", (json_int_t)memory->reserve_bytes, "available",
+                  (json_int_t)memory->available_bytes, "peak",
+                  (json_int_t)(memory->weights_bytes + memory->overhead_bytes +
+                               memory->kv_bytes + s->staging_bytes));
     return json_pack("{s:b, s:o, s:o, s:o, s:o, s:O}", "ok", 1, "model", model,
                      "tensors", tensors, "kv", plan_kv(c, e, layout), "memory",
                      bytes, "ignored", ignored);
