@@ -1,5 +1,6 @@
 #include "kernels/matrix.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "node/base/check.h"
@@ -40,30 +41,115 @@ static int32_t panel_width(int32_t n_out, int32_t panel)
     return (left + WEFT_LANES - 1) / WEFT_LANES * WEFT_LANES;
 }
 
-/* Some rows of one panel: to[i * width + j] = from[j * n_in + i]. Inputs go in
- * stretches of a few cache lines, so that both sides stay in the first level
- * cache, and rows four at a time, so that a store has more than one element's
- * worth of work behind it. */
-enum { STRETCH_BYTES = 128 };
+/* Rows of a large matrix are streams of their own, too many for the machine to
+ * notice, and often so far apart that they share a few sets of the first level
+ * cache: they are asked for ahead of time into the second level. */
+enum { AHEAD_BYTES = 256 };
 
-#define TRANSPOSE(type)                                                        \
-    static void transpose_##type(type *to, int32_t width, const type *from,    \
-                                 int32_t n_in, int32_t n)                      \
-    {                                                                          \
-        const int32_t stretch = STRETCH_BYTES / (int32_t)sizeof(type);         \
-        for (int32_t first = 0; first < n_in; first += stretch) {              \
-            const int32_t end =                                                \
-                n_in - first < stretch ? n_in : first + stretch;               \
-            for (int32_t j = 0; j < n; j++) {                                  \
-                const type *const row = from + (int64_t)j * n_in;              \
-                for (int32_t i = first; i < end; i++)                          \
-                    to[(int64_t)i * width + j] = row[i];                       \
-            }                                                                  \
-        }                                                                      \
+#if defined(__clang__)
+#define UNROLL
+#else
+#define UNROLL _Pragma("GCC unroll 8")
+#endif
+
+/* Transposing in 64-bit words: exchange the upper fields of a with the lower
+ * ones of b, fields being `shift` bits wide and `low` the mask of lower ones.
+ */
+static inline void exchange(uint64_t *a, uint64_t *b, int shift, uint64_t low)
+{
+    const uint64_t differ = ((*a >> shift) ^ *b) & low;
+    *b ^= differ;
+    *a ^= differ << shift;
+}
+
+/* 8 rows of 8 bytes, from_step apart, to 8 columns to_step apart. */
+static void tile_bytes(unsigned char *to, int64_t to_step,
+                       const unsigned char *from, int64_t from_step)
+{
+    uint64_t r[8];
+    UNROLL for (int k = 0; k < 8; k++) memcpy(&r[k], from + k * from_step, 8);
+    UNROLL for (int k = 0; k < 8; k += 2)
+        exchange(&r[k], &r[k + 1], 8, 0x00ff00ff00ff00ffULL);
+    UNROLL for (int k = 0; k < 8; k += 4)
+    {
+        exchange(&r[k], &r[k + 2], 16, 0x0000ffff0000ffffULL);
+        exchange(&r[k + 1], &r[k + 3], 16, 0x0000ffff0000ffffULL);
     }
-TRANSPOSE(uint8_t)
-TRANSPOSE(uint16_t)
-TRANSPOSE(uint32_t)
+    UNROLL for (int k = 0; k < 4; k++)
+        exchange(&r[k], &r[k + 4], 32, 0x00000000ffffffffULL);
+    UNROLL for (int k = 0; k < 8; k++) memcpy(to + k * to_step, &r[k], 8);
+}
+
+/* 4 rows of 4 halves. */
+static void tile_halves(unsigned char *to, int64_t to_step,
+                        const unsigned char *from, int64_t from_step)
+{
+    uint64_t r[4];
+    UNROLL for (int k = 0; k < 4; k++) memcpy(&r[k], from + k * from_step, 8);
+    exchange(&r[0], &r[1], 16, 0x0000ffff0000ffffULL);
+    exchange(&r[2], &r[3], 16, 0x0000ffff0000ffffULL);
+    exchange(&r[0], &r[2], 32, 0x00000000ffffffffULL);
+    exchange(&r[1], &r[3], 32, 0x00000000ffffffffULL);
+    UNROLL for (int k = 0; k < 4; k++) memcpy(to + k * to_step, &r[k], 8);
+}
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+              "tiles take the lowest field of a word to be the first element");
+
+/* Some rows of some inputs of one panel, as elements of `bytes` bytes. */
+struct patch {
+    unsigned char *to;
+    const unsigned char *from;
+    int64_t to_step, from_step; /* bytes: between inputs, between rows */
+    int64_t bytes;
+    int32_t n_row, n_in;
+};
+
+static void copy_elements(const struct patch *p, int32_t row, int32_t n_row,
+                          int32_t in, int32_t n_in)
+{
+    for (int32_t j = row; j < row + n_row; j++)
+        for (int32_t i = in; i < in + n_in; i++)
+            memcpy(p->to + i * p->to_step + j * p->bytes,
+                   p->from + j * p->from_step + i * p->bytes, (size_t)p->bytes);
+}
+
+static void transpose(const struct patch *p)
+{
+    const int32_t side = (int32_t)(8 / p->bytes); /* of a tile */
+    const int32_t rows = p->n_row / side * side, ins = p->n_in / side * side;
+    for (int32_t j = 0; j < rows; j += side) {
+        unsigned char *const to = p->to + j * p->bytes;
+        const unsigned char *const from = p->from + j * p->from_step;
+        for (int32_t k = 0; k < side; k++)
+            __builtin_prefetch(
+                (const void *)((uintptr_t)(from + k * p->from_step) +
+                               AHEAD_BYTES),
+                0, 2);
+        if (p->bytes == 4) copy_elements(p, j, side, 0, ins);
+        for (int32_t i = 0; i < ins && p->bytes == 2; i += side)
+            tile_halves(to + i * p->to_step, p->to_step, from + i * 2,
+                        p->from_step);
+        for (int32_t i = 0; i < ins && p->bytes == 1; i += side)
+            tile_bytes(to + i * p->to_step, p->to_step, from + i, p->from_step);
+    }
+    copy_elements(p, 0, rows, ins, p->n_in - ins);
+    copy_elements(p, rows, p->n_row - rows, 0, p->n_in);
+}
+
+/* Inputs go in stretches of a cache line of every row, so that both sides of a
+ * patch, 64 lines each, stay in the first level cache. */
+static void pack_panel(struct patch p)
+{
+    const int32_t stretch = (int32_t)(64 / p.bytes);
+    const int32_t n_in = p.n_in;
+    for (int32_t i = 0; i < n_in; i += stretch) {
+        p.n_in = n_in - i < stretch ? n_in - i : stretch;
+        transpose(&p);
+        p.to += stretch * p.to_step;
+        p.from += stretch * p.bytes;
+    }
+}
 
 void weft_matrix_pack_rows(void *data, weft_dtype dtype, int32_t n_out,
                            int32_t n_in, const void *src, int32_t row,
@@ -78,17 +164,15 @@ void weft_matrix_pack_rows(void *data, weft_dtype dtype, int32_t n_out,
         const int32_t width = panel_width(n_out, panel);
         const int32_t left = WEFT_PANEL_OUTS - j;
         const int32_t n = n_rows < left ? n_rows : left;
-        void *const to =
-            (unsigned char *)data +
-            ((int64_t)panel * WEFT_PANEL_OUTS * n_in + j) * bytes;
-        if (bytes == 1)
-            transpose_uint8_t(to, width, from, n_in, n);
-        else if (bytes == 2)
-            transpose_uint16_t(to, width, (const uint16_t *)(const void *)from,
-                               n_in, n);
-        else
-            transpose_uint32_t(to, width, (const uint32_t *)(const void *)from,
-                               n_in, n);
+        pack_panel((struct patch){
+            .to = (unsigned char *)data +
+                  ((int64_t)panel * WEFT_PANEL_OUTS * n_in + j) * bytes,
+            .from = from,
+            .to_step = width * bytes,
+            .from_step = n_in * bytes,
+            .bytes = bytes,
+            .n_row = n,
+            .n_in = n_in});
         from += n * n_in * bytes;
         row += n;
         n_rows -= n;

@@ -14,6 +14,9 @@
  * Element types are those of the checkpoint ("weights as stored"). F8_E4M3
  * carries one fp32 scale for each block of 128 outputs by 128 inputs, and the
  * value of an element is the fp32 product element * scale, rounded once.
+ * Of F8 matrices the ops take for granted, and loading must check, that no
+ * element is one of the two NaN codes and that scales are finite and below
+ * 2^119 in magnitude.
  */
 #ifndef WEFT_KERNELS_MATRIX_H
 #define WEFT_KERNELS_MATRIX_H

@@ -72,9 +72,10 @@ weft_status weft_ops_cpu(const char *name, const weft_ops **ops_out,
             memcpy(there + used, other, strlen(other) + 1);
             used += strlen(other);
         }
-        return WEFT_FAIL(err, WEFT_UNAVAILABLE,
-                         "cpu path %s: this CPU or build lacks it; there are %s",
-                         name, there);
+        return WEFT_FAIL(
+            err, WEFT_UNAVAILABLE,
+            "cpu path %s: this CPU or build lacks it; there are %s", name,
+            there);
     }
     return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
                      "cpu path \"%s\": not one of auto, avx512, avx2, neon, "

@@ -9,12 +9,12 @@
 
 #define LANES_NAME "avx2"
 /* 6 x 1 accumulators are 12 of 16 registers. */
-#define GEMM_TILE_ROWS 6
+#define GEMM_TILE_ROWS     6
 #define GEMM_FEW_TILE_ROWS 6
-#define GEMM_NV(rows)  ((rows) == 1 ? 4 : (rows) <= 3 ? 2 : 1)
-#define DOT_HEADS      2
-#define DOT_KEYS       2
-#define MIX_NV         1
+#define GEMM_NV(rows)      ((rows) == 1 ? 4 : (rows) <= 3 ? 2 : 1)
+#define DOT_HEADS          2
+#define DOT_KEYS           2
+#define MIX_NV             1
 
 typedef struct vf {
     __m256 a, b; /* lanes 0 to 7, 8 to 15 */
@@ -40,9 +40,8 @@ LANE_FN vf vf_load(const float *p)
 }
 LANE_FN __m256i vf_mask8(int32_t n, int32_t first)
 {
-    return _mm256_cmpgt_epi32(
-        _mm256_set1_epi32(n - first),
-        _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n - first),
+                              _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 LANE_FN vf vf_load_n(const float *p, int32_t n)
 {
@@ -68,9 +67,9 @@ LANE_FN __m256 vf_of_bf16(__m128i bits)
 }
 LANE_FN vf vf_load_bf16(const uint16_t *p)
 {
-    return VF(vf_of_bf16(_mm_loadu_si128((const __m128i *)(const void *)p)),
-              vf_of_bf16(
-                  _mm_loadu_si128((const __m128i *)(const void *)(p + 8))));
+    return VF(
+        vf_of_bf16(_mm_loadu_si128((const __m128i *)(const void *)p)),
+        vf_of_bf16(_mm_loadu_si128((const __m128i *)(const void *)(p + 8))));
 }
 LANE_FN vf vf_load_bf16_n(const uint16_t *p, int32_t n)
 {
@@ -82,8 +81,8 @@ LANE_FN vf vf_split_bf16(const uint16_t *p)
 {
     const __m256i bits = _mm256_loadu_si256((const __m256i *)(const void *)p);
     return VF(_mm256_castsi256_ps(_mm256_slli_epi32(bits, 16)),
-              _mm256_castsi256_ps(_mm256_and_si256(
-                  bits, _mm256_set1_epi32((int)0xffff0000u))));
+              _mm256_castsi256_ps(
+                  _mm256_and_si256(bits, _mm256_set1_epi32((int)0xffff0000u))));
 }
 LANE_FN void vf_load_pair_bf16(const uint16_t *p, vf *a, vf *b)
 {
@@ -104,20 +103,17 @@ LANE_FN void vf_unpair_bf16(vf *a, vf *b)
 }
 LANE_FN vf vf_load_f16(const uint16_t *p)
 {
-    return VF(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p)),
-              _mm256_cvtph_ps(
-                  _mm_loadu_si128((const __m128i *)(const void *)(p + 8))));
+    return VF(
+        _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p)),
+        _mm256_cvtph_ps(
+            _mm_loadu_si128((const __m128i *)(const void *)(p + 8))));
 }
 LANE_FN vf vf_load_f8(const uint8_t *p)
 {
-    const __m256i wide = _mm256_cvtepi8_epi16(
-        _mm_loadu_si128((const __m128i *)(const void *)p));
-    __m256i half = _mm256_and_si256(_mm256_slli_epi16(wide, 7),
-                                    _mm256_set1_epi16((short)0xbfff));
-    const __m256i nan = _mm256_cmpeq_epi16(
-        _mm256_and_si256(half, _mm256_set1_epi16(0x3fff)),
-        _mm256_set1_epi16(0x3f80));
-    half = _mm256_or_si256(half, nan);
+    const __m256i wide =
+        _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+    const __m256i half = _mm256_and_si256(_mm256_slli_epi16(wide, 7),
+                                          _mm256_set1_epi16((short)0xbfff));
     return VF(_mm256_cvtph_ps(_mm256_castsi256_si128(half)),
               _mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)));
 }
@@ -125,6 +121,11 @@ LANE_FN void vf_load_pair_f8(const uint8_t *p, vf *a, vf *b)
 {
     *a = vf_load_f8(p);
     *b = vf_load_f8(p + 16);
+}
+LANE_FN void vf_unpair_f8(vf *a, vf *b)
+{
+    (void)a;
+    (void)b;
 }
 LANE_FN vf vf_add(vf x, vf y)
 {
@@ -168,9 +169,8 @@ LANE_FN vf vf_clamp(vf x, float low, float high)
 }
 LANE_FN vf vf_select_n(vf x, vf y, int32_t n)
 {
-    return VF(
-        _mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(vf_mask8(n, 0))),
-        _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(vf_mask8(n, 8))));
+    return VF(_mm256_blendv_ps(y.a, x.a, _mm256_castsi256_ps(vf_mask8(n, 0))),
+              _mm256_blendv_ps(y.b, x.b, _mm256_castsi256_ps(vf_mask8(n, 8))));
 }
 LANE_FN bool vf_any_nan(vf x)
 {
@@ -195,8 +195,8 @@ LANE_FN vf vf_scale(vf p, vf n)
 LANE_FN float vf_sum(vf v)
 {
     const __m256 v8 = _mm256_add_ps(v.a, v.b);
-    __m128 v4 = _mm_add_ps(_mm256_castps256_ps128(v8),
-                           _mm256_extractf128_ps(v8, 1));
+    __m128 v4 =
+        _mm_add_ps(_mm256_castps256_ps128(v8), _mm256_extractf128_ps(v8, 1));
     v4 = _mm_add_ps(v4, _mm_movehl_ps(v4, v4));
     return _mm_cvtss_f32(_mm_add_ss(v4, _mm_shuffle_ps(v4, v4, 1)));
 }
@@ -209,14 +209,12 @@ LANE_FN __m256 vf_sum8(const vf *v)
         const vf *const x = &v[4 * (i >> 1) + (i & 1)];
         s8[i] = _mm256_add_ps(x->a, x->b);
     }
-    UNROLL for (int i = 0; i < 4; i++)
-        s4[i] = _mm256_add_ps(
-            _mm256_permute2f128_ps(s8[2 * i], s8[2 * i + 1], 0x20),
-            _mm256_permute2f128_ps(s8[2 * i], s8[2 * i + 1], 0x31));
-    UNROLL for (int i = 0; i < 2; i++)
-        s2[i] =
-            _mm256_add_ps(_mm256_shuffle_ps(s4[2 * i], s4[2 * i + 1], 0x44),
-                          _mm256_shuffle_ps(s4[2 * i], s4[2 * i + 1], 0xee));
+    UNROLL for (int i = 0; i < 4; i++) s4[i] =
+        _mm256_add_ps(_mm256_permute2f128_ps(s8[2 * i], s8[2 * i + 1], 0x20),
+                      _mm256_permute2f128_ps(s8[2 * i], s8[2 * i + 1], 0x31));
+    UNROLL for (int i = 0; i < 2; i++) s2[i] =
+        _mm256_add_ps(_mm256_shuffle_ps(s4[2 * i], s4[2 * i + 1], 0x44),
+                      _mm256_shuffle_ps(s4[2 * i], s4[2 * i + 1], 0xee));
     return _mm256_add_ps(_mm256_shuffle_ps(s2[0], s2[1], 0x88),
                          _mm256_shuffle_ps(s2[0], s2[1], 0xdd));
 }
@@ -228,8 +226,8 @@ LANE_FN void vf_sum16(const vf *v, float *out)
 LANE_FN float vf_hmax(vf v)
 {
     const __m256 v8 = _mm256_max_ps(v.a, v.b);
-    __m128 v4 = _mm_max_ps(_mm256_castps256_ps128(v8),
-                           _mm256_extractf128_ps(v8, 1));
+    __m128 v4 =
+        _mm_max_ps(_mm256_castps256_ps128(v8), _mm256_extractf128_ps(v8, 1));
     v4 = _mm_max_ps(v4, _mm_movehl_ps(v4, v4));
     return _mm_cvtss_f32(_mm_max_ss(v4, _mm_shuffle_ps(v4, v4, 1)));
 }
@@ -247,9 +245,8 @@ LANE_FN __m256i vf_bf16_bits8(__m256 v)
 LANE_FN vf vf_round_bf16(vf v)
 {
     const __m256i keep = _mm256_set1_epi32((int)0xffff0000u);
-    return VF(
-        _mm256_castsi256_ps(_mm256_and_si256(vf_bf16_bits8(v.a), keep)),
-        _mm256_castsi256_ps(_mm256_and_si256(vf_bf16_bits8(v.b), keep)));
+    return VF(_mm256_castsi256_ps(_mm256_and_si256(vf_bf16_bits8(v.a), keep)),
+              _mm256_castsi256_ps(_mm256_and_si256(vf_bf16_bits8(v.b), keep)));
 }
 LANE_FN void vf_store_bf16(uint16_t *p, vf v)
 {
@@ -261,8 +258,7 @@ LANE_FN void vf_store_bf16(uint16_t *p, vf v)
 }
 LANE_FN __m256 vf_fix_quarters(__m256 v)
 {
-    return _mm256_castpd_ps(
-        _mm256_permute4x64_pd(_mm256_castps_pd(v), 0xd8));
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(v), 0xd8));
 }
 LANE_FN void vf_load_even_odd(const float *p, vf *a, vf *b)
 {

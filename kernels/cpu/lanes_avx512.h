@@ -9,12 +9,12 @@
 
 #define LANES_NAME "avx512"
 /* 6 x 4 accumulators, 4 weights and an input: 29 of 32 registers. */
-#define GEMM_TILE_ROWS 6
+#define GEMM_TILE_ROWS     6
 #define GEMM_FEW_TILE_ROWS 8
-#define GEMM_NV(rows)  ((rows) <= 6 ? 4 : 2)
-#define DOT_HEADS      4
-#define DOT_KEYS       4
-#define MIX_NV         4
+#define GEMM_NV(rows)      ((rows) <= 6 ? 4 : 2)
+#define DOT_HEADS          4
+#define DOT_KEYS           4
+#define MIX_NV             4
 
 typedef __m512 vf;
 
@@ -83,28 +83,24 @@ LANE_FN vf vf_load_f16(const uint16_t *p)
 }
 LANE_FN vf vf_load_f8(const uint8_t *p)
 {
-    const __m256i wide = _mm256_cvtepi8_epi16(
-        _mm_loadu_si128((const __m128i *)(const void *)p));
-    __m256i half = _mm256_and_si256(_mm256_slli_epi16(wide, 7),
-                                    _mm256_set1_epi16((short)0xbfff));
-    const __mmask16 nan = _mm256_cmpeq_epi16_mask(
-        _mm256_and_si256(half, _mm256_set1_epi16(0x3fff)),
-        _mm256_set1_epi16(0x3f80));
-    half = _mm256_mask_mov_epi16(half, nan, _mm256_set1_epi16(0x7fff));
-    return _mm512_cvtph_ps(half);
+    const __m256i wide =
+        _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+    return _mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(wide, 7),
+                                            _mm256_set1_epi16((short)0xbfff)));
 }
+/* Bytes 0, 2, 4 ... to a, 1, 3, 5 ... to b. Shifting a byte from the upper half
+ * of a word one down leaves its sign twice; the lower copy is cleared. */
 LANE_FN void vf_load_pair_f8(const uint8_t *p, vf *a, vf *b)
 {
-    const __m512i wide = _mm512_cvtepi8_epi16(
-        _mm256_loadu_si256((const __m256i *)(const void *)p));
-    __m512i half = _mm512_and_si512(_mm512_slli_epi16(wide, 7),
-                                    _mm512_set1_epi16((short)0xbfff));
-    const __mmask32 nan = _mm512_cmpeq_epi16_mask(
-        _mm512_and_si512(half, _mm512_set1_epi16(0x3fff)),
-        _mm512_set1_epi16(0x3f80));
-    half = _mm512_mask_mov_epi16(half, nan, _mm512_set1_epi16(0x7fff));
-    *a = _mm512_cvtph_ps(_mm512_castsi512_si256(half));
-    *b = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(half, 1));
+    const __m256i odd = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    const __m256i even = _mm256_slli_epi16(odd, 8);
+    const __m256i keep = _mm256_set1_epi16((short)0xbf80);
+    *a = _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(even, 1), keep));
+    *b = _mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(odd, 1), keep));
+}
+LANE_FN void vf_unpair_f8(vf *a, vf *b)
+{
+    vf_unpair_bf16(a, b);
 }
 LANE_FN vf vf_add(vf a, vf b)
 {
@@ -137,8 +133,8 @@ LANE_FN vf vf_neg(vf a)
 LANE_FN vf vf_clamp(vf x, float low, float high)
 {
     const vf lo = _mm512_set1_ps(low), hi = _mm512_set1_ps(high);
-    const vf y = _mm512_mask_mov_ps(
-        x, _mm512_cmp_ps_mask(x, lo, _CMP_LT_OQ), lo);
+    const vf y =
+        _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, lo, _CMP_LT_OQ), lo);
     return _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, hi, _CMP_GT_OQ), hi);
 }
 LANE_FN vf vf_select_n(vf a, vf b, int32_t n)
@@ -162,24 +158,21 @@ LANE_FN float vf_sum(vf v)
 {
     const __m256 v8 =
         _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    return vf_sum128(_mm_add_ps(_mm256_castps256_ps128(v8),
-                                _mm256_extractf128_ps(v8, 1)));
+    return vf_sum128(
+        _mm_add_ps(_mm256_castps256_ps128(v8), _mm256_extractf128_ps(v8, 1)));
 }
 LANE_FN void vf_sum16(const vf *v, float *out)
 {
     vf s8[8], s4[4], s2[2];
-    UNROLL for (int i = 0; i < 8; i++)
-        s8[i] = _mm512_add_ps(
-            _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x44),
-            _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xee));
-    UNROLL for (int i = 0; i < 4; i++)
-        s4[i] = _mm512_add_ps(
-            _mm512_shuffle_f32x4(s8[2 * i], s8[2 * i + 1], 0x88),
-            _mm512_shuffle_f32x4(s8[2 * i], s8[2 * i + 1], 0xdd));
-    UNROLL for (int i = 0; i < 2; i++)
-        s2[i] =
-            _mm512_add_ps(_mm512_shuffle_ps(s4[2 * i], s4[2 * i + 1], 0x44),
-                          _mm512_shuffle_ps(s4[2 * i], s4[2 * i + 1], 0xee));
+    UNROLL for (int i = 0; i < 8; i++) s8[i] =
+        _mm512_add_ps(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x44),
+                      _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xee));
+    UNROLL for (int i = 0; i < 4; i++) s4[i] =
+        _mm512_add_ps(_mm512_shuffle_f32x4(s8[2 * i], s8[2 * i + 1], 0x88),
+                      _mm512_shuffle_f32x4(s8[2 * i], s8[2 * i + 1], 0xdd));
+    UNROLL for (int i = 0; i < 2; i++) s2[i] =
+        _mm512_add_ps(_mm512_shuffle_ps(s4[2 * i], s4[2 * i + 1], 0x44),
+                      _mm512_shuffle_ps(s4[2 * i], s4[2 * i + 1], 0xee));
     _mm512_storeu_ps(out, _mm512_add_ps(_mm512_shuffle_ps(s2[0], s2[1], 0x88),
                                         _mm512_shuffle_ps(s2[0], s2[1], 0xdd)));
 }
@@ -187,8 +180,8 @@ LANE_FN float vf_hmax(vf v)
 {
     const __m256 v8 =
         _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    __m128 v4 = _mm_max_ps(_mm256_castps256_ps128(v8),
-                           _mm256_extractf128_ps(v8, 1));
+    __m128 v4 =
+        _mm_max_ps(_mm256_castps256_ps128(v8), _mm256_extractf128_ps(v8, 1));
     v4 = _mm_max_ps(v4, _mm_movehl_ps(v4, v4));
     return _mm_cvtss_f32(_mm_max_ss(v4, _mm_shuffle_ps(v4, v4, 1)));
 }
@@ -205,8 +198,8 @@ LANE_FN __m512i vf_bf16_bits(vf v)
 }
 LANE_FN vf vf_round_bf16(vf v)
 {
-    return _mm512_castsi512_ps(_mm512_and_si512(
-        vf_bf16_bits(v), _mm512_set1_epi32((int)0xffff0000u)));
+    return _mm512_castsi512_ps(
+        _mm512_and_si512(vf_bf16_bits(v), _mm512_set1_epi32((int)0xffff0000u)));
 }
 LANE_FN void vf_store_bf16(uint16_t *p, vf v)
 {

@@ -9,12 +9,12 @@
 
 #define LANES_NAME "neon"
 /* 6 x 1 accumulators are 24 of 32 registers. */
-#define GEMM_TILE_ROWS 6
+#define GEMM_TILE_ROWS     6
 #define GEMM_FEW_TILE_ROWS 6
-#define GEMM_NV(rows)  ((rows) == 1 ? 4 : (rows) <= 3 ? 2 : 1)
-#define DOT_HEADS      2
-#define DOT_KEYS       2
-#define MIX_NV         1
+#define GEMM_NV(rows)      ((rows) == 1 ? 4 : (rows) <= 3 ? 2 : 1)
+#define DOT_HEADS          2
+#define DOT_KEYS           2
+#define MIX_NV             1
 
 typedef struct vf {
     float32x4_t q[4];
@@ -87,17 +87,14 @@ LANE_FN vf vf_load_f16(const uint16_t *p)
 LANE_FN vf vf_load_f8(const uint8_t *p)
 {
     const int8x16_t bytes = vreinterpretq_s8_u8(vld1q_u8(p));
-    uint16x8_t half[2] = {
+    const uint16x8_t half[2] = {
         vreinterpretq_u16_s16(vshll_n_s8(vget_low_s8(bytes), 7)),
         vreinterpretq_u16_s16(vshll_n_s8(vget_high_s8(bytes), 7))};
     vf v;
     UNROLL for (int32_t i = 0; i < 2; i++)
     {
-        half[i] = vandq_u16(half[i], vdupq_n_u16(0xbfff));
-        const uint16x8_t nan =
-            vceqq_u16(vandq_u16(half[i], vdupq_n_u16(0x3fff)),
-                      vdupq_n_u16(0x3f80));
-        const float16x8_t h = vreinterpretq_f16_u16(vorrq_u16(half[i], nan));
+        const float16x8_t h =
+            vreinterpretq_f16_u16(vandq_u16(half[i], vdupq_n_u16(0xbfff)));
         v.q[2 * i] = vcvt_f32_f16(vget_low_f16(h));
         v.q[2 * i + 1] = vcvt_f32_f16(vget_high_f16(h));
     }
@@ -107,6 +104,11 @@ LANE_FN void vf_load_pair_f8(const uint8_t *p, vf *a, vf *b)
 {
     *a = vf_load_f8(p);
     *b = vf_load_f8(p + 16);
+}
+LANE_FN void vf_unpair_f8(vf *a, vf *b)
+{
+    (void)a;
+    (void)b;
 }
 LANE_FN vf vf_add(vf a, vf b)
 {
@@ -153,8 +155,8 @@ LANE_FN vf vf_clamp(vf x, float low, float high)
     LANES_EACH
     {
         const float32x4_t y = x.q[l_];
-        x.q[l_] = vbslq_f32(vcgtq_f32(y, hi), hi,
-                            vbslq_f32(vcltq_f32(y, lo), lo, y));
+        x.q[l_] =
+            vbslq_f32(vcgtq_f32(y, hi), hi, vbslq_f32(vcltq_f32(y, lo), lo, y));
     }
     return x;
 }
@@ -207,12 +209,12 @@ LANE_FN void vf_sum16(const vf *v, float *out)
         const float32x4_t s0 = vf_sum4(v[a]), s1 = vf_sum4(v[4 + a]);
         const float32x4_t s2 = vf_sum4(v[8 + a]), s3 = vf_sum4(v[12 + a]);
         /* Lanes 0 + 2 and 1 + 3 of two vectors at a time. */
-        const float32x4_t t0 = vaddq_f32(
-            vcombine_f32(vget_low_f32(s0), vget_low_f32(s1)),
-            vcombine_f32(vget_high_f32(s0), vget_high_f32(s1)));
-        const float32x4_t t1 = vaddq_f32(
-            vcombine_f32(vget_low_f32(s2), vget_low_f32(s3)),
-            vcombine_f32(vget_high_f32(s2), vget_high_f32(s3)));
+        const float32x4_t t0 =
+            vaddq_f32(vcombine_f32(vget_low_f32(s0), vget_low_f32(s1)),
+                      vcombine_f32(vget_high_f32(s0), vget_high_f32(s1)));
+        const float32x4_t t1 =
+            vaddq_f32(vcombine_f32(vget_low_f32(s2), vget_low_f32(s3)),
+                      vcombine_f32(vget_high_f32(s2), vget_high_f32(s3)));
         vst1q_f32(out + 4 * a,
                   vaddq_f32(vuzp1q_f32(t0, t1), vuzp2q_f32(t0, t1)));
     }
@@ -229,8 +231,7 @@ LANE_FN uint32x4_t vf_bf16_bits4(float32x4_t v)
 {
     const uint32x4_t bits = vreinterpretq_u32_f32(v);
     const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
-    const uint32x4_t up =
-        vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+    const uint32x4_t up = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
     return vbslq_u32(vceqq_f32(v, v), up,
                      vorrq_u32(bits, vdupq_n_u32(0x400000)));
 }

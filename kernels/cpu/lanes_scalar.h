@@ -12,12 +12,12 @@
 
 #define LANES_NAME "scalar"
 /* Register tiles: see gemm.inc and dot.inc. */
-#define GEMM_TILE_ROWS 8
+#define GEMM_TILE_ROWS     8
 #define GEMM_FEW_TILE_ROWS 8
-#define GEMM_NV(rows)  ((rows) == 1 ? 4 : 1)
-#define DOT_HEADS      1
-#define DOT_KEYS       1
-#define MIX_NV         1
+#define GEMM_NV(rows)      ((rows) == 1 ? 4 : 1)
+#define DOT_HEADS          1
+#define DOT_KEYS           1
+#define MIX_NV             1
 
 typedef struct vf {
     float l[16];
@@ -64,7 +64,7 @@ LANE_FN vf vf_load_bf16(const uint16_t *p)
     return vf_load_bf16_n(p, 16);
 }
 /* Two vectors at once, their lanes in an order that suits the loader;
- * vf_unpair_bf16 puts them (or what was computed lane by lane from them) into
+ * vf_unpair_* puts them (or what was computed lane by lane from them) into
  * rising order. */
 LANE_FN void vf_load_pair_bf16(const uint16_t *p, vf *a, vf *b)
 {
@@ -83,7 +83,7 @@ LANE_FN vf vf_load_f16(const uint16_t *p)
     return v;
 }
 /* The element / 256, exactly: an f8 shifted into the fields of an fp16, whose
- * exponent bias is 8 more. NaN codes give NaN. */
+ * exponent bias is 8 more. What a NaN code gives is not defined. */
 LANE_FN vf vf_load_f8(const uint8_t *p)
 {
     vf v;
@@ -94,6 +94,11 @@ LANE_FN void vf_load_pair_f8(const uint8_t *p, vf *a, vf *b)
 {
     *a = vf_load_f8(p);
     *b = vf_load_f8(p + 16);
+}
+LANE_FN void vf_unpair_f8(vf *a, vf *b)
+{
+    (void)a;
+    (void)b;
 }
 LANE_FN vf vf_add(vf a, vf b)
 {

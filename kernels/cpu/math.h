@@ -115,8 +115,7 @@ static inline void weft_math_sincos(float angle, float *sin_out, float *cos_out)
     const double sine = (quarter & 1) != 0 ? c : s;
     const double cosine = (quarter & 1) != 0 ? s : c;
     *sin_out = (float)((quarter & 2) != 0 ? -sine : sine);
-    *cos_out =
-        (float)(((quarter + 1) & 2) != 0 ? -cosine : cosine);
+    *cos_out = (float)(((quarter + 1) & 2) != 0 ? -cosine : cosine);
 }
 
 #endif

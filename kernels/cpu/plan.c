@@ -90,12 +90,12 @@ void weft_gemm_plan_unit(const weft_gemm_plan *plan, int32_t unit,
         const int32_t panel = unit % c.n_across * c.panels;
         const int32_t row = unit / c.n_across * c.rows;
         const int32_t panels = c.n_panel - panel, rows = g->n_row - row;
-        *unit_out = (weft_gemm_unit){
-            .g = g,
-            .panel = panel,
-            .n_panel = panels < c.panels ? panels : c.panels,
-            .row = row,
-            .n_row = rows < c.rows ? rows : c.rows};
+        *unit_out =
+            (weft_gemm_unit){.g = g,
+                             .panel = panel,
+                             .n_panel = panels < c.panels ? panels : c.panels,
+                             .row = row,
+                             .n_row = rows < c.rows ? rows : c.rows};
         return;
     }
     weft_panic(__FILE__, __LINE__, "unit beyond the plan");

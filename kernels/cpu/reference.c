@@ -104,8 +104,8 @@ static void ref_rope(weft_threads *threads, const weft_rope *op)
         for (int32_t h = 0; h < op->n_head; h++)
             for (int32_t i = 0; i < op->n_freq; i++) {
                 const int32_t first = op->interleave ? 2 * i : i;
-                const int32_t second = op->interleave ? 2 * i + 1
-                                                      : i + op->n_freq;
+                const int32_t second =
+                    op->interleave ? 2 * i + 1 : i + op->n_freq;
                 const float *const x =
                     op->x + r * op->x_stride + h * op->x_head_stride;
                 float *const y =
@@ -139,8 +139,8 @@ static void ref_gate(weft_threads *threads, const weft_gate *op)
             const float g = op->g[r * op->g_stride + h];
             const float gate = 1.0f / (1.0f + weft_math_exp(-g));
             for (int32_t i = 0; i < op->head_width; i++) {
-                float *const x = op->x + r * op->x_stride +
-                                 (int64_t)h * op->head_width + i;
+                float *const x =
+                    op->x + r * op->x_stride + (int64_t)h * op->head_width + i;
                 *x = weft_reference_round(*x * gate, op->round);
             }
         }
@@ -162,9 +162,8 @@ static void ref_embed(weft_threads *threads, const weft_embed *op)
     (void)threads;
     for (int32_t r = 0; r < op->n_row; r++)
         for (int32_t i = 0; i < op->width; i++)
-            op->y[r * op->y_stride + i] =
-                weft_f32_of(op->dtype, op->table,
-                            (int64_t)op->ids[r] * op->width + i);
+            op->y[r * op->y_stride + i] = weft_f32_of(
+                op->dtype, op->table, (int64_t)op->ids[r] * op->width + i);
 }
 
 /* Is `a` before `b` in the order of choice, ties going to the lower index? */
@@ -226,8 +225,7 @@ static void route_row(const weft_route *op, int32_t r)
     for (int32_t g = 0; g < op->n_group; g++)
         group[g] = route_group_score(op, t + g * size);
     for (int32_t i = 0; i < op->n_expert; i++)
-        open[i] =
-            rank_of(group, NULL, op->n_group, i / size) < op->topk_group;
+        open[i] = rank_of(group, NULL, op->n_group, i / size) < op->topk_group;
     for (int32_t i = 0; i < op->n_expert; i++) {
         const int32_t slot = rank_of(t, open, op->n_expert, i);
         if (!open[i] || slot >= op->top_k) continue;

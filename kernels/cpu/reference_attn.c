@@ -32,8 +32,7 @@ void weft_reference_store(weft_threads *threads, const weft_store *op)
 {
     (void)threads;
     for (int32_t r = 0; r < op->n_row; r++) {
-        void *const to =
-            row_at(&op->to, &op->rows[r], op->rows[r].position);
+        void *const to = row_at(&op->to, &op->rows[r], op->rows[r].position);
         for (int32_t i = 0; i < op->width; i++) {
             const float value = op->x[r * op->x_stride + i];
             if (op->to.dtype == WEFT_F32)
@@ -57,8 +56,8 @@ static void split_softmax(const weft_attn *op, const weft_row *row,
     float lane[16] = {0};
     float m = -INFINITY;
     for (int32_t j = 0; j < n; j++) {
-        p[j] = dot(&op->kv, row, key_of(row, first + j), q, op->width) *
-               op->scale;
+        p[j] =
+            dot(&op->kv, row, key_of(row, first + j), q, op->width) * op->scale;
         m = fmaxf(m, p[j]);
     }
     for (int32_t j = 0; j < n; j++) {
@@ -86,9 +85,9 @@ static void attn_head(const weft_attn *op, const weft_row *row, const float *q,
         for (int32_t d = 0; d < op->value_width; d++) {
             float acc = 0.0f;
             for (int32_t j = 0; j < n; j++)
-                acc = fmaf(p[j],
-                           element(&op->kv, row, key_of(row, first + j), d),
-                           acc);
+                acc =
+                    fmaf(p[j], element(&op->kv, row, key_of(row, first + j), d),
+                         acc);
             out[d] = first == 0 ? acc : fmaf(out[d], a, acc * b);
         }
         l_all = first == 0 ? l : fmaf(l_all, a, l * b);

@@ -50,8 +50,8 @@ static float sum_lanes(const float *w, int32_t n, bool square)
 {
     float lane[16] = {0};
     for (int32_t i = 0; i < n; i++)
-        lane[i % 16] = square ? fmaf(w[i], w[i], lane[i % 16])
-                              : lane[i % 16] + w[i];
+        lane[i % 16] =
+            square ? fmaf(w[i], w[i], lane[i % 16]) : lane[i % 16] + w[i];
     for (int32_t width = 8; width >= 1; width /= 2)
         for (int32_t l = 0; l < width; l++) lane[l] += lane[l + width];
     return lane[0];

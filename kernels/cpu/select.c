@@ -1,15 +1,17 @@
 #include "kernels/cpu/select.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 /* Scores as integers of the same order, NaN as 0. */
 static uint32_t key_of(float score)
 {
-    if (score != score) return 0;
     const float plain = score + 0.0f; /* -0 becomes +0 */
     uint32_t bits;
     memcpy(&bits, &plain, sizeof bits);
-    return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+    const uint32_t sign = 0u - (bits >> 31);
+    const uint32_t number = 0u - (uint32_t)(score == score);
+    return (bits ^ (sign | 0x80000000u)) & number;
 }
 
 enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS };
@@ -24,8 +26,9 @@ static uint32_t find_threshold(const float *scores, int32_t n, int32_t k,
     for (int32_t shift = 32 - DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
         int32_t count[DIGITS] = {0};
         for (int32_t i = 0; i < n; i++) {
+            /* Without branches: which keys count is as good as random. */
             const uint32_t key = key_of(scores[i]);
-            if ((key & mask) == prefix) count[(key >> shift) % DIGITS]++;
+            count[(key >> shift) % DIGITS] += (key & mask) == prefix;
         }
         int32_t digit = DIGITS - 1;
         while (above + count[digit] < k) above += count[digit--];
@@ -46,8 +49,9 @@ void weft_select_best(const float *scores, int32_t n, int32_t k,
     int32_t taken = 0;
     for (int32_t i = 0; i < n && taken < k; i++) {
         const uint32_t key = key_of(scores[i]);
-        if (key < threshold) continue;
-        if (key == threshold && ties-- <= 0) continue;
-        positions_out[taken++] = i;
+        const bool tie = key == threshold;
+        positions_out[taken] = i;
+        taken += (key > threshold) | (tie & (ties > 0));
+        ties -= tie;
     }
 }

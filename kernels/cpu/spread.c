@@ -28,7 +28,8 @@ void weft_spread_run(weft_threads *threads, const weft_spread *spread)
     const int32_t n_row = spread->n_row, width = spread->width;
     if (n_row <= 0 || width <= 0) return;
     const int64_t row_ns = (int64_t)width * spread->cost / 16 + 1;
-    const int64_t most = (int64_t)UNITS_PER_THREAD * weft_threads_count(threads);
+    const int64_t most =
+        (int64_t)UNITS_PER_THREAD * weft_threads_count(threads);
     int64_t unit_ns = row_ns * n_row / most;
     if (unit_ns < UNIT_NS) unit_ns = UNIT_NS;
 

@@ -27,7 +27,8 @@ typedef struct weft_spread {
 
 void weft_spread_run(weft_threads *threads, const weft_spread *spread);
 
-/* As weft_threads_run, but one unit runs on the caller without waking anyone. */
+/* As weft_threads_run, but one unit runs on the caller without waking anyone.
+ */
 static inline void weft_spread_units(weft_threads *threads, int32_t n_units,
                                      weft_unit_fn fn, void *arg)
 {
@@ -38,14 +39,13 @@ static inline void weft_spread_units(weft_threads *threads, int32_t n_units,
 }
 
 /* Where row `position` of a sequence starts in paged memory. */
-static inline unsigned char *weft_paged_row(const weft_paged *paged,
-                                            const int64_t *pages,
-                                            int32_t position)
+static inline unsigned char *
+weft_paged_row(const weft_paged *paged, const int64_t *pages, int32_t position)
 {
     const int32_t page = position / paged->page_tokens;
     const int32_t in_page = position - page * paged->page_tokens;
-    return paged->base + (pages[page] + paged->layer_offset +
-                          in_page * paged->row_bytes);
+    return paged->base +
+           (pages[page] + paged->layer_offset + in_page * paged->row_bytes);
 }
 
 #endif

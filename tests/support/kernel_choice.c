@@ -115,10 +115,10 @@ static void run_exp(const weft_ops *ops, weft_threads *threads, void *arg)
 
 void weft_check_exp(weft_kernel_check *c)
 {
-    static const float special[] = {0.0f,      -0.0f,   INFINITY, -INFINITY,
+    static const float special[] = {0.0f,      -0.0f,    INFINITY, -INFINITY,
                                     88.72283f, 88.7229f, -103.97f, -103.98f,
-                                    -104.5f,   -87.4f,  1e30f,    -1e30f,
-                                    0x1p-149f, 89.0f,   -104.0f,  1.0f};
+                                    -104.5f,   -87.4f,   1e30f,    -1e30f,
+                                    0x1p-149f, 89.0f,    -104.0f,  1.0f};
     for (int32_t n = 1; n <= 67; n += 6) {
         struct values v = {weft_kit_nans(n), n};
         weft_kit_fill(c, v.x, 1, n, n, 110.0f);

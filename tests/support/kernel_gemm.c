@@ -4,7 +4,7 @@
 #include "node/base/mem.h"
 #include "tests/support/kernel_kit.h"
 
-static const int32_t widths[] = {1,  3,  15, 16,  17,  31,  32,  33, 47, 48,
+static const int32_t widths[] = {1,  3,  15, 16, 17,  31,  32,  33,  47, 48,
                                  49, 63, 64, 65, 127, 128, 129, 191, 193};
 enum { N_WIDTH = sizeof widths / sizeof widths[0], LIST_MAX = 6 };
 

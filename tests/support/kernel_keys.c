@@ -139,9 +139,10 @@ static void index_case(weft_kernel_check *c, int32_t n_tokens, int32_t i)
                         page_sizes[i % 5], dim, &pages);
     weft_row rows[5];
     for (int32_t r = 0; r < n_row; r++)
-        rows[r] = (weft_row){
-            .pages = pages.pages,
-            .position = r == 0 ? n_tokens - 1 : weft_kit_int(c, 0, n_tokens - 1)};
+        rows[r] =
+            (weft_row){.pages = pages.pages,
+                       .position = r == 0 ? n_tokens - 1
+                                          : weft_kit_int(c, 0, n_tokens - 1)};
     float *const q = weft_kit_nans(5 * (int64_t)(n_head * dim + 3));
     float *const w = weft_kit_nans(5 * (int64_t)(n_head + 2));
     /* Of small whole numbers there are many ties; and scores of nothing but

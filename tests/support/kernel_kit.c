@@ -231,9 +231,8 @@ void weft_kit_pages_make(weft_kernel_check *check, weft_dtype dtype,
     p->pages = weft_kit_new((size_t)p->n_page, sizeof *p->pages);
     /* Backwards, the first and the last unused. */
     for (int32_t i = 0; i < p->n_page; i++)
-        p->pages[i] = i < p->n_page - 2
-                          ? 2 * layer_bytes * (p->n_page - 2 - i)
-                          : -1;
+        p->pages[i] =
+            i < p->n_page - 2 ? 2 * layer_bytes * (p->n_page - 2 - i) : -1;
     for (int32_t t = 0; t < n_tokens; t++) {
         unsigned char *const row = p->paged.base + p->pages[t / page_tokens] +
                                    layer_bytes + t % page_tokens * row_bytes;

@@ -6,9 +6,9 @@
 #include "node/base/mem.h"
 #include "tests/support/kernel_kit.h"
 
-static const int32_t widths[] = {1,  2,  7,   15,  16,  17,   31,  32,
-                                 33, 63, 64,  65,  127, 128,  129, 255,
-                                 256, 257, 521, 1021, 4099};
+static const int32_t widths[] = {1,   2,   7,   15,  16,  17,   31,
+                                 32,  33,  63,  64,  65,  127,  128,
+                                 129, 255, 256, 257, 521, 1021, 4099};
 enum { N_WIDTH = sizeof widths / sizeof widths[0] };
 
 /* What a case is made of; each check uses what it needs. */
@@ -46,8 +46,8 @@ static void make_rows(weft_kernel_check *c, struct rows *r, int32_t i)
 static void compare_rows(weft_kernel_check *c, struct rows *r,
                          weft_kit_run_fn run)
 {
-    const weft_kit_output out = {
-        r->y, (size_t)(r->n_row * r->y_stride) * sizeof *r->y};
+    const weft_kit_output out = {r->y, (size_t)(r->n_row * r->y_stride) *
+                                           sizeof *r->y};
     weft_kit_compare(c, run, r, &out, 1, r->what);
     if (!r->in_place) weft_mem_free(r->y);
     weft_mem_free(r->x);
@@ -192,8 +192,8 @@ void weft_check_gate(weft_kernel_check *c)
         h.g = weft_kit_nans((int64_t)h.n_row * (h.n_head + 2));
         weft_kit_fill(c, h.x, h.n_row, h.n_head * h.width, h.x_stride, 2.0f);
         weft_kit_fill(c, h.g, h.n_row, h.n_head, h.n_head + 2, 12.0f);
-        const weft_kit_output out = {
-            h.x, (size_t)(h.n_row * h.x_stride) * sizeof *h.x};
+        const weft_kit_output out = {h.x, (size_t)(h.n_row * h.x_stride) *
+                                              sizeof *h.x};
         char what[80];
         snprintf(what, sizeof what, "%d rows, %d heads of %d", h.n_row,
                  h.n_head, h.width);
@@ -246,8 +246,8 @@ void weft_check_rope(weft_kernel_check *c)
         h.sin = weft_kit_nans(n);
         weft_kit_fill(c, h.cos, 1, n, n, 1.0f);
         weft_kit_fill(c, h.sin, 1, n, n, 1.0f);
-        const weft_kit_output out = {
-            h.y, (size_t)(h.n_row * h.y_stride) * sizeof *h.y};
+        const weft_kit_output out = {h.y, (size_t)(h.n_row * h.y_stride) *
+                                              sizeof *h.y};
         char what[100];
         snprintf(what, sizeof what, "%d rows, %d heads of %d, interleave %d",
                  h.n_row, h.n_head, h.width, h.interleave);
@@ -315,8 +315,8 @@ void weft_check_embed(weft_kernel_check *c)
                              .y_stride = width + 2,
                              .n_row = 5,
                              .width = width};
-            const weft_kit_output out = {
-                y, (size_t)(5 * (width + 2)) * sizeof *y};
+            const weft_kit_output out = {y,
+                                         (size_t)(5 * (width + 2)) * sizeof *y};
             weft_kit_compare(c, run_embed, &op, &out, 1,
                              weft_dtype_name(op.dtype));
             weft_mem_free(table);
@@ -352,8 +352,8 @@ void weft_check_combine(weft_kernel_check *c)
                            .top_k = top_k,
                            .width = r.width,
                            .round = r.round};
-        const weft_kit_output out = {
-            r.y, (size_t)(r.n_row * r.y_stride) * sizeof *r.y};
+        const weft_kit_output out = {r.y, (size_t)(r.n_row * r.y_stride) *
+                                              sizeof *r.y};
         weft_kit_compare(c, run_combine, &op, &out, 1, r.what);
         weft_mem_free(row_of);
         weft_mem_free(weights);
