@@ -2,8 +2,8 @@
  *
  * Decoding is for bytes that anyone may have sent. It validates them strictly
  * (validate.h), then lets protobuf-c decode into an arena, so that a message
- * takes no more memory than the arena's limit, however it is made. A field that
- * is given twice has the last value, as protobuf says.
+ * takes no more memory than the arena's limit, however it is made. A scalar
+ * that is given twice has the last value, as protobuf says.
  *
  * Encoding packs in one piece, in place: the caller gives a function that
  * places n bytes.

@@ -321,8 +321,7 @@ static weft_status complete_of(weft_arena *arena,
         out->matched = WEFT_MATCHED_STRING;
         out->matched_string = span_of(in->matched_stop_str);
         break;
-    default:
-        break;
+    default: break;
     }
     WEFT_TRY(
         ids_of("complete", in->output_ids, in->n_output_ids, &out->ids, err));

@@ -12,7 +12,10 @@ struct frame {
     weft_wire in;
     const ProtobufCMessageDescriptor *type;
     const char *name; /* of the field that holds it; NULL: outermost */
+    uint64_t seen;    /* bit i: sub-message fields[i] of the type has come */
 };
+
+enum { FIELDS_MAX = 64 }; /* bits of `seen` */
 
 struct walk {
     struct frame frames[WEFT_MESSAGE_DEPTH_MAX];
@@ -44,18 +47,14 @@ static weft_wire_type wire_type_of(ProtobufCType type)
     switch (type) {
     case PROTOBUF_C_TYPE_FIXED32:
     case PROTOBUF_C_TYPE_SFIXED32:
-    case PROTOBUF_C_TYPE_FLOAT:
-        return WEFT_WIRE_FIXED32;
+    case PROTOBUF_C_TYPE_FLOAT: return WEFT_WIRE_FIXED32;
     case PROTOBUF_C_TYPE_FIXED64:
     case PROTOBUF_C_TYPE_SFIXED64:
-    case PROTOBUF_C_TYPE_DOUBLE:
-        return WEFT_WIRE_FIXED64;
+    case PROTOBUF_C_TYPE_DOUBLE: return WEFT_WIRE_FIXED64;
     case PROTOBUF_C_TYPE_STRING:
     case PROTOBUF_C_TYPE_BYTES:
-    case PROTOBUF_C_TYPE_MESSAGE:
-        return WEFT_WIRE_BYTES;
-    default:
-        return WEFT_WIRE_VARINT;
+    case PROTOBUF_C_TYPE_MESSAGE: return WEFT_WIRE_BYTES;
+    default: return WEFT_WIRE_VARINT;
     }
 }
 
@@ -64,13 +63,11 @@ static bool fits(ProtobufCType type, uint64_t value)
 {
     switch (type) {
     case PROTOBUF_C_TYPE_UINT32:
-    case PROTOBUF_C_TYPE_SINT32:
-        return value <= UINT32_MAX;
+    case PROTOBUF_C_TYPE_SINT32: return value <= UINT32_MAX;
     case PROTOBUF_C_TYPE_INT32:
     case PROTOBUF_C_TYPE_ENUM: /* sign-extended to 64 bits, or plain 32 */
         return value <= UINT32_MAX || value >= (uint64_t)INT32_MIN;
-    default:
-        return true;
+    default: return true;
     }
 }
 
@@ -99,6 +96,25 @@ static weft_status check_packed(const struct walk *walk,
     return WEFT_OK;
 }
 
+static weft_status enter(struct walk *walk, const weft_wire_field *seen,
+                         const ProtobufCFieldDescriptor *field, weft_err *err)
+{
+    struct frame *top = &walk->frames[walk->depth - 1];
+    const size_t i = (size_t)(field - top->type->fields);
+    const uint64_t bit = i < FIELDS_MAX ? UINT64_C(1) << i : 0;
+    if (field->label != PROTOBUF_C_LABEL_REPEATED && (top->seen & bit) != 0)
+        return refuse(walk, field->name, "is given twice", err);
+    top->seen |= bit;
+    if (walk->depth == WEFT_MESSAGE_DEPTH_MAX)
+        return refuse(walk, field->name, "is nested too deep", err);
+    walk->frames[walk->depth++] = (struct frame){
+        .in = {seen->data, seen->data + seen->n},
+        .type = field->descriptor,
+        .name = field->name,
+    };
+    return WEFT_OK;
+}
+
 static weft_status check_field(struct walk *walk, const weft_wire_field *seen,
                                const ProtobufCFieldDescriptor *field,
                                weft_err *err)
@@ -117,16 +133,9 @@ static weft_status check_field(struct walk *walk, const weft_wire_field *seen,
         !weft_utf8_valid((const char *)seen->data, seen->n))
         return refuse(walk, field->name,
                       "is not UTF-8 (allowed: well-formed UTF-8)", err);
-    if (field->type != PROTOBUF_C_TYPE_MESSAGE) return WEFT_OK;
-
-    if (walk->depth == WEFT_MESSAGE_DEPTH_MAX)
-        return refuse(walk, field->name, "is nested too deep", err);
-    walk->frames[walk->depth++] = (struct frame){
-        .in = {seen->data, seen->data + seen->n},
-        .type = field->descriptor,
-        .name = field->name,
-    };
-    return WEFT_OK;
+    return field->type == PROTOBUF_C_TYPE_MESSAGE
+               ? enter(walk, seen, field, err)
+               : WEFT_OK;
 }
 
 weft_status weft_message_validate(const ProtobufCMessageDescriptor *type,

@@ -2,7 +2,9 @@
  *
  * Beyond the wire format (wire.h): known fields have the wire type of their
  * declaration, numbers fit their type instead of being cut, text is UTF-8.
- * Unknown fields are passed over.
+ * Unknown fields are passed over. A sub-message that is not repeated comes
+ * once: protobuf would merge two, but protobuf-c cannot merge those that have a
+ * oneof of which neither sets a member.
  *
  * Threads: any. Guarantees: as wire.h; nothing recurses.
  */

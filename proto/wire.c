@@ -67,15 +67,9 @@ weft_status weft_wire_next(weft_wire *wire, bool *more_out,
     case WEFT_WIRE_VARINT:
         good = weft_wire_varint(wire, VARINT_BYTES, &field.value);
         break;
-    case WEFT_WIRE_FIXED64:
-        good = read_fixed(wire, 8, &field.value);
-        break;
-    case WEFT_WIRE_FIXED32:
-        good = read_fixed(wire, 4, &field.value);
-        break;
-    case WEFT_WIRE_BYTES:
-        good = read_bytes(wire, &field);
-        break;
+    case WEFT_WIRE_FIXED64: good = read_fixed(wire, 8, &field.value); break;
+    case WEFT_WIRE_FIXED32: good = read_fixed(wire, 4, &field.value); break;
+    case WEFT_WIRE_BYTES: good = read_bytes(wire, &field); break;
     default:
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
                          "field %u has wire type %d (allowed: 0, 1, 2, 5)",

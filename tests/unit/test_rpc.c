@@ -1,57 +1,19 @@
-/* The RPC server and client over a real connection, with a fake node behind:
- * order, cancel, deadline, slow readers, limits, drain and stop. */
+/* The RPC server and client over a real connection, with a node.fake node
+ * behind: order, cancel, deadline, slow readers, limits, drain and stop. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "node/base/clock.h"
-#include "node/base/mem.h"
-#include "node/rpc/client.h"
-#include "node/rpc/server.h"
-#include "tests/support/fake_service.h"
+#include "tests/support/served.h"
 #include "tests/support/suite.h"
 
-#define SECONDS(n) ((uint64_t)(n)*1000000000U)
-
-static weft_fake_service *fake;
-static weft_rpc_server *server;
-static long live_blocks;
-
-static void serve(weft_rpc_options options)
-{
-    weft_err err = {0};
-    live_blocks = weft_mem_live();
-    fake = weft_fake_create();
-    options.listen = "127.0.0.1:0";
-    options.ops = &weft_fake_ops;
-    options.ops_arg = fake;
-    const weft_status st = weft_rpc_server_start(&options, &server, &err);
-    ck_assert_msg(st == WEFT_OK, "%s", err.text);
-}
+static served node;
 
 static bool is_idle(const weft_fake_counts *counts, int value)
 {
     return counts->live == value;
-}
-
-static void finish(void)
-{
-    weft_rpc_server_stop(server, SECONDS(20));
-    weft_rpc_server_destroy(server);
-    ck_assert(weft_fake_wait(fake, is_idle, 0));
-    weft_fake_destroy(fake);
-    ck_assert_int_eq(weft_mem_live(), live_blocks);
-}
-
-static weft_client *client_of(void)
-{
-    weft_client *client;
-    weft_err err = {0};
-    const weft_status st = weft_client_create(weft_rpc_server_address(server),
-                                              SECONDS(20), &client, &err);
-    ck_assert_msg(st == WEFT_OK, "%s", err.text);
-    return client;
 }
 
 /* What a stream brought, checked as it comes. */
@@ -125,8 +87,8 @@ static bool has_made(const weft_fake_counts *counts, int value)
 
 START_TEST(tokens_come_in_order)
 {
-    serve(weft_rpc_options_default());
-    weft_client *client = client_of();
+    node = serve(weft_rpc_options_default());
+    weft_client *client = serve_client(&node);
     weft_generate_request request = request_of("x", 500);
     for (int32_t n_top = -1; n_top <= 5; n_top += 2) {
         weft_err err = {0};
@@ -141,14 +103,14 @@ START_TEST(tokens_come_in_order)
         ck_assert_int_gt(seen.chunks, 0);
     }
     weft_client_destroy(client);
-    finish();
+    serve_end(&node);
 }
 END_TEST
 
 START_TEST(without_stream_one_message_has_everything)
 {
-    serve(weft_rpc_options_default());
-    weft_client *client = client_of();
+    node = serve(weft_rpc_options_default());
+    weft_client *client = serve_client(&node);
     weft_generate_request request = request_of("x", 40);
     request.stream = false;
     struct seen seen = {.n_top = -1};
@@ -159,72 +121,72 @@ START_TEST(without_stream_one_message_has_everything)
     ck_assert_int_eq(seen.completes, 1);
     ck_assert_int_eq(seen.tokens, 40);
     weft_client_destroy(client);
-    finish();
+    serve_end(&node);
 }
 END_TEST
 
 START_TEST(cancel_reaches_the_service_once)
 {
-    serve(weft_rpc_options_default());
-    weft_client *client = client_of();
+    node = serve(weft_rpc_options_default());
+    weft_client *client = serve_client(&node);
     const weft_generate_request request = request_of("x", 1000000);
     struct seen seen = {.n_top = -1, .stop_at = 3};
     ck_assert_int_eq(weft_client_generate(client, &request, UINT64_MAX,
                                           on_response, &seen, NULL),
                      WEFT_CANCELLED);
-    ck_assert(weft_fake_wait(fake, is_cancelled, 1));
-    ck_assert(weft_fake_wait(fake, is_idle, 0));
+    ck_assert(weft_fake_wait(node.fake, is_cancelled, 1));
+    ck_assert(weft_fake_wait(node.fake, is_idle, 0));
     weft_client_destroy(client);
-    const weft_fake_counts counts = weft_fake_read(fake);
+    const weft_fake_counts counts = weft_fake_read(node.fake);
     ck_assert_int_eq(counts.cancelled, 1);
     ck_assert_int_eq(counts.last_why, WEFT_CANCELLED);
     ck_assert_int_eq(counts.ended, 1);
     ck_assert_int_eq(counts.last_ended, WEFT_CANCELLED);
-    finish();
+    serve_end(&node);
 }
 END_TEST
 
 START_TEST(deadline_ends_a_call_that_waits)
 {
-    serve(weft_rpc_options_default());
-    weft_client *client = client_of();
+    node = serve(weft_rpc_options_default());
+    weft_client *client = serve_client(&node);
     const weft_generate_request request = request_of("hold", 1);
     struct seen seen = {.n_top = -1};
     const uint64_t before_ns = weft_clock_now_ns();
     ck_assert_int_eq(weft_client_generate(client, &request, SECONDS(1) / 4,
                                           on_response, &seen, NULL),
                      WEFT_DEADLINE_EXCEEDED);
-    ck_assert(weft_fake_wait(fake, is_cancelled, 1));
-    ck_assert(weft_fake_wait(fake, is_idle, 0));
-    const weft_fake_counts counts = weft_fake_read(fake);
+    ck_assert(weft_fake_wait(node.fake, is_cancelled, 1));
+    ck_assert(weft_fake_wait(node.fake, is_idle, 0));
+    const weft_fake_counts counts = weft_fake_read(node.fake);
     ck_assert_int_eq(counts.last_why, WEFT_DEADLINE_EXCEEDED);
     ck_assert_int_eq(counts.last_ended, WEFT_DEADLINE_EXCEEDED);
     ck_assert_uint_gt(counts.last_deadline_ns, before_ns);
     ck_assert_uint_lt(counts.last_deadline_ns, before_ns + SECONDS(20));
     weft_client_destroy(client);
-    finish();
+    serve_end(&node);
 }
 END_TEST
 
 START_TEST(no_deadline_is_told_as_none)
 {
-    serve(weft_rpc_options_default());
-    weft_client *client = client_of();
+    node = serve(weft_rpc_options_default());
+    weft_client *client = serve_client(&node);
     const weft_generate_request request = request_of("x", 1);
     struct seen seen = {.n_top = -1};
     ck_assert_int_eq(weft_client_generate(client, &request, UINT64_MAX,
                                           on_response, &seen, NULL),
                      WEFT_OK);
-    ck_assert_uint_eq(weft_fake_read(fake).last_deadline_ns, UINT64_MAX);
+    ck_assert_uint_eq(weft_fake_read(node.fake).last_deadline_ns, UINT64_MAX);
     weft_client_destroy(client);
-    finish();
+    serve_end(&node);
 }
 END_TEST
 
 START_TEST(failures_carry_status_text_and_hint)
 {
-    serve(weft_rpc_options_default());
-    weft_client *client = client_of();
+    node = serve(weft_rpc_options_default());
+    weft_client *client = serve_client(&node);
     weft_err err = {0};
     struct seen seen = {.n_top = -1};
     weft_generate_request request = request_of("fail", 1);
@@ -241,9 +203,9 @@ START_TEST(failures_carry_status_text_and_hint)
                      WEFT_INTERNAL);
     ck_assert_str_eq(err.text, "a defect");
     ck_assert_int_eq(weft_client_retry_after_ms(client), -1);
-    ck_assert_int_eq(weft_fake_read(fake).last_ended, WEFT_INTERNAL);
+    ck_assert_int_eq(weft_fake_read(node.fake).last_ended, WEFT_INTERNAL);
     weft_client_destroy(client);
-    finish();
+    serve_end(&node);
 }
 END_TEST
 
@@ -252,7 +214,7 @@ enum { N_THREADS = 8, N_CALLS = 25 };
 static void *call_many(void *arg)
 {
     const int32_t number = *(const int32_t *)arg;
-    weft_client *client = client_of();
+    weft_client *client = serve_client(&node);
     for (int32_t i = 0; i < N_CALLS; i++) {
         struct seen seen = {.n_top = 2, .stop_at = i % 5 == 4 ? 7 : 0};
         weft_generate_request request =
@@ -272,7 +234,7 @@ START_TEST(many_streams_at_once)
 {
     pthread_t threads[N_THREADS];
     int32_t numbers[N_THREADS];
-    serve(weft_rpc_options_default());
+    node = serve(weft_rpc_options_default());
     for (int32_t i = 0; i < N_THREADS; i++) {
         numbers[i] = i;
         ck_assert_int_eq(
@@ -280,12 +242,12 @@ START_TEST(many_streams_at_once)
     }
     for (int32_t i = 0; i < N_THREADS; i++)
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
-    ck_assert(weft_fake_wait(fake, is_idle, 0));
-    weft_rpc_server_stop(server, SECONDS(20));
-    const weft_fake_counts counts = weft_fake_read(fake);
+    ck_assert(weft_fake_wait(node.fake, is_idle, 0));
+    weft_rpc_server_stop(node.server, SECONDS(20));
+    const weft_fake_counts counts = weft_fake_read(node.fake);
     ck_assert_int_eq(counts.started, N_THREADS * N_CALLS);
     ck_assert_int_eq(counts.ended, N_THREADS * N_CALLS);
-    finish();
+    serve_end(&node);
 }
 END_TEST
 
@@ -295,12 +257,12 @@ enum { SLOW_TOKENS = 20000 };
 
 static void until_all_made(void)
 {
-    ck_assert(weft_fake_wait(fake, has_made, SLOW_TOKENS));
+    ck_assert(weft_fake_wait(node.fake, has_made, SLOW_TOKENS));
 }
 
 static void until_cancelled(void)
 {
-    ck_assert(weft_fake_wait(fake, is_cancelled, 1));
+    ck_assert(weft_fake_wait(node.fake, is_cancelled, 1));
 }
 
 static weft_generate_request slow_request(void)
@@ -312,8 +274,8 @@ static weft_generate_request slow_request(void)
 
 START_TEST(slow_reader_loses_nothing_and_chunks_merge)
 {
-    serve(weft_rpc_options_default());
-    weft_client *client = client_of();
+    node = serve(weft_rpc_options_default());
+    weft_client *client = serve_client(&node);
     const weft_generate_request request = slow_request();
     struct seen seen = {.n_top = 20, .on_first = until_all_made};
     weft_err err = {0};
@@ -323,7 +285,7 @@ START_TEST(slow_reader_loses_nothing_and_chunks_merge)
     ck_assert_int_eq(seen.tokens, SLOW_TOKENS);
     ck_assert_int_lt(seen.chunks, SLOW_TOKENS / 2);
     weft_client_destroy(client);
-    finish();
+    serve_end(&node);
 }
 END_TEST
 
@@ -331,8 +293,8 @@ START_TEST(waiting_bytes_are_limited)
 {
     weft_rpc_options options = weft_rpc_options_default();
     options.waiting_bytes_max = 65536;
-    serve(options);
-    weft_client *client = client_of();
+    node = serve(options);
+    weft_client *client = serve_client(&node);
     const weft_generate_request request = slow_request();
     struct seen seen = {.n_top = 20, .on_first = until_cancelled};
     weft_err err = {0};
@@ -340,10 +302,11 @@ START_TEST(waiting_bytes_are_limited)
                                           on_response, &seen, &err),
                      WEFT_RESOURCE_EXHAUSTED);
     ck_assert_ptr_nonnull(strstr(err.text, "65536"));
-    ck_assert(weft_fake_wait(fake, is_cancelled, 1));
-    ck_assert_int_eq(weft_fake_read(fake).last_why, WEFT_RESOURCE_EXHAUSTED);
+    ck_assert(weft_fake_wait(node.fake, is_cancelled, 1));
+    ck_assert_int_eq(weft_fake_read(node.fake).last_why,
+                     WEFT_RESOURCE_EXHAUSTED);
     weft_client_destroy(client);
-    finish();
+    serve_end(&node);
 }
 END_TEST
 
@@ -352,8 +315,8 @@ START_TEST(a_stalled_reader_is_cut)
     weft_rpc_options options = weft_rpc_options_default();
     options.stall_ns = SECONDS(1) / 10;
     options.waiting_bytes_max = SIZE_MAX;
-    serve(options);
-    weft_client *client = client_of();
+    node = serve(options);
+    weft_client *client = serve_client(&node);
     weft_generate_request request = slow_request();
     request.sampling.max_tokens.value = 1000000;
     struct seen seen = {.n_top = 20, .on_first = until_cancelled};
@@ -363,7 +326,7 @@ START_TEST(a_stalled_reader_is_cut)
                      WEFT_RESOURCE_EXHAUSTED);
     ck_assert_ptr_nonnull(strstr(err.text, "read nothing"));
     weft_client_destroy(client);
-    finish();
+    serve_end(&node);
 }
 END_TEST
 
@@ -376,8 +339,8 @@ START_TEST(large_requests_are_refused)
     weft_rpc_options options = weft_rpc_options_default();
     options.decoded_bytes_max = 65536;
     options.message_bytes_max = 262144;
-    serve(options);
-    weft_client *client = client_of();
+    node = serve(options);
+    weft_client *client = serve_client(&node);
     weft_err err = {0};
     struct seen seen = {.n_top = -1};
     weft_generate_request request = {.prompt = WEFT_PROMPT_IDS, .ids = ids};
@@ -402,7 +365,7 @@ START_TEST(large_requests_are_refused)
     ck_assert_ptr_nonnull(strstr(err.text, "262144"));
     weft_client_destroy(client);
     free(ids);
-    finish();
+    serve_end(&node);
 }
 END_TEST
 
@@ -410,7 +373,7 @@ static void *hold(void *arg)
 {
     const weft_generate_request request = request_of("hold", 1);
     struct seen seen = {.n_top = -1};
-    weft_client *client = client_of();
+    weft_client *client = serve_client(&node);
     *(weft_status *)arg = weft_client_generate(client, &request, UINT64_MAX,
                                                on_response, &seen, NULL);
     weft_client_destroy(client);
@@ -423,11 +386,11 @@ START_TEST(calls_beyond_the_limit_are_refused)
     weft_status ends[2];
     weft_rpc_options options = weft_rpc_options_default();
     options.calls_max = 2;
-    serve(options);
+    node = serve(options);
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, hold, &ends[i]), 0);
-    ck_assert(weft_fake_wait(fake, is_started, 2));
-    weft_client *client = client_of();
+    ck_assert(weft_fake_wait(node.fake, is_started, 2));
+    weft_client *client = serve_client(&node);
     weft_arena *arena;
     weft_load_info load;
     weft_err err = {0};
@@ -436,14 +399,14 @@ START_TEST(calls_beyond_the_limit_are_refused)
         weft_client_get_load(client, UINT64_MAX, arena, &load, &err),
         WEFT_RESOURCE_EXHAUSTED);
     ck_assert_ptr_nonnull(strstr(err.text, "2"));
-    weft_fake_let_go(fake);
+    weft_fake_let_go(node.fake);
     for (int i = 0; i < 2; i++) {
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
         ck_assert_int_eq(ends[i], WEFT_OK);
     }
     weft_arena_destroy(arena);
     weft_client_destroy(client);
-    finish();
+    serve_end(&node);
 }
 END_TEST
 
@@ -451,7 +414,7 @@ END_TEST
 
 static void *stop_later(void *arg)
 {
-    weft_rpc_server_stop(server, *(const uint64_t *)arg);
+    weft_rpc_server_stop(node.server, *(const uint64_t *)arg);
     return NULL;
 }
 
@@ -465,8 +428,8 @@ static void stop_in_background(void)
 
 START_TEST(stop_lets_streams_finish_within_the_grace)
 {
-    serve(weft_rpc_options_default());
-    weft_client *client = client_of();
+    node = serve(weft_rpc_options_default());
+    weft_client *client = serve_client(&node);
     weft_generate_request request = request_of("x", 50);
     request.priority = 2;
     struct seen seen = {.n_top = -1, .on_first = stop_in_background};
@@ -477,16 +440,16 @@ START_TEST(stop_lets_streams_finish_within_the_grace)
     ck_assert_msg(st == WEFT_OK, "%s", err.text);
     ck_assert_int_eq(seen.tokens, 50);
     ck_assert_int_eq(pthread_join(stopper, NULL), 0);
-    ck_assert_int_eq(weft_fake_read(fake).cancelled, 0);
+    ck_assert_int_eq(weft_fake_read(node.fake).cancelled, 0);
     weft_client_destroy(client);
-    finish();
+    serve_end(&node);
 }
 END_TEST
 
 START_TEST(stop_cancels_what_is_left_after_the_grace)
 {
-    serve(weft_rpc_options_default());
-    weft_client *client = client_of();
+    node = serve(weft_rpc_options_default());
+    weft_client *client = serve_client(&node);
     weft_generate_request request = request_of("x", 1000000);
     request.priority = 2;
     struct seen seen = {.n_top = -1, .on_first = stop_in_background};
@@ -495,18 +458,18 @@ START_TEST(stop_cancels_what_is_left_after_the_grace)
                                           on_response, &seen, NULL),
                      WEFT_OK);
     ck_assert_int_eq(pthread_join(stopper, NULL), 0);
-    ck_assert_int_eq(weft_fake_read(fake).cancelled, 1);
+    ck_assert_int_eq(weft_fake_read(node.fake).cancelled, 1);
     weft_client_destroy(client);
-    finish();
+    serve_end(&node);
 }
 END_TEST
 
 START_TEST(draining_still_answers)
 {
-    serve(weft_rpc_options_default());
-    weft_client *client = client_of();
-    weft_rpc_server_set_serving(server, false);
-    weft_fake_drain(fake);
+    node = serve(weft_rpc_options_default());
+    weft_client *client = serve_client(&node);
+    weft_rpc_server_set_serving(node.server, false);
+    weft_fake_drain(node.fake);
     const weft_generate_request request = request_of("x", 1);
     struct seen seen = {.n_top = -1};
     ck_assert_int_eq(weft_client_generate(client, &request, UINT64_MAX,
@@ -514,7 +477,7 @@ START_TEST(draining_still_answers)
                      WEFT_UNAVAILABLE);
     ck_assert_int_eq(weft_client_retry_after_ms(client), 1500);
     weft_client_destroy(client);
-    finish();
+    serve_end(&node);
 }
 END_TEST
 
@@ -522,13 +485,13 @@ END_TEST
 
 START_TEST(a_port_in_use_is_named)
 {
-    serve(weft_rpc_options_default());
+    node = serve(weft_rpc_options_default());
     weft_rpc_options options = weft_rpc_options_default();
     weft_rpc_server *other = NULL;
     weft_err err = {0};
-    options.listen = weft_rpc_server_address(server);
+    options.listen = weft_rpc_server_address(node.server);
     options.ops = &weft_fake_ops;
-    options.ops_arg = fake;
+    options.ops_arg = node.fake;
     ck_assert_int_eq(weft_rpc_server_start(&options, &other, &err),
                      WEFT_UNAVAILABLE);
     ck_assert_ptr_nonnull(strstr(err.text, options.listen));
@@ -543,7 +506,7 @@ START_TEST(a_port_in_use_is_named)
         ck_assert_ptr_nonnull(strstr(err.text, bad[i]));
     }
     ck_assert_ptr_null(other);
-    finish();
+    serve_end(&node);
 }
 END_TEST
 
@@ -563,8 +526,8 @@ END_TEST
 
 START_TEST(model_and_load_are_asked)
 {
-    serve(weft_rpc_options_default());
-    weft_client *client = client_of();
+    node = serve(weft_rpc_options_default());
+    weft_client *client = serve_client(&node);
     weft_arena *arena;
     weft_model_info model;
     weft_load_info load;
@@ -584,7 +547,7 @@ START_TEST(model_and_load_are_asked)
     ck_assert_uint_eq(load.pages_used[0].pages, 5);
     weft_arena_destroy(arena);
     weft_client_destroy(client);
-    finish();
+    serve_end(&node);
 }
 END_TEST
 

@@ -1,0 +1,667 @@
+/* Decoding of what anyone may send, and encoding of what we answer. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "node/base/mem.h"
+#include "proto/codec.h"
+#include "proto/descriptors.h"
+#include "proto/reflect.h"
+#include "tests/support/suite.h"
+
+enum { ROOM = 1 << 20 };
+
+static weft_arena *new_arena(size_t bytes)
+{
+    weft_arena *arena;
+    ck_assert_int_eq(weft_arena_create(bytes, &arena, NULL), WEFT_OK);
+    return arena;
+}
+
+/* Packs into memory of the test. */
+struct packed {
+    char bytes[65536];
+    size_t n;
+};
+
+static void *place_packed(void *arg, size_t n)
+{
+    struct packed *packed = arg;
+    ck_assert_uint_le(n, sizeof packed->bytes);
+    packed->n = n;
+    return packed->bytes;
+}
+
+static weft_place into(struct packed *packed)
+{
+    return (weft_place){place_packed, packed};
+}
+
+static weft_span span_of(const struct packed *packed)
+{
+    return (weft_span){packed->bytes, packed->n};
+}
+
+static weft_span text(const char *literal)
+{
+    return (weft_span){literal, strlen(literal)};
+}
+
+static void ck_span(weft_span seen, const char *wanted, size_t n)
+{
+    ck_assert_uint_eq(seen.n, n);
+    if (n > 0) ck_assert_int_eq(memcmp(seen.data, wanted, n), 0);
+}
+
+/* --- bytes that are no request ------------------------------------------- */
+
+/* A string literal with its length, NULs included. */
+#define BYTES(literal)                                                         \
+    {                                                                          \
+        (literal), sizeof(literal) - 1                                         \
+    }
+
+static const struct {
+    const char *name;
+    weft_span bytes;
+    const char *says; /* what the error must name */
+} BROKEN[] = {
+    {"wire type 7", BYTES("\x0f\x01"), "wire type 7"},
+    {"wire type 6", BYTES("\x0e\x01"), "wire type 6"},
+    {"field number 0", BYTES("\x00\x01"), "field number 0"},
+    {"tag of 6 bytes", BYTES("\x88\x80\x80\x80\x80\x00\x01"), "tag"},
+    {"tag cut short", BYTES("\x80"), "tag"},
+    {"length beyond the end",
+     BYTES("\x12\xff\xff\xff\xff\x07"
+           "ab"),
+     "field 2"},
+    {"length of 2^63",
+     BYTES("\x1a\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01"
+           "a"),
+     "field 3"},
+    {"varint of 11 bytes",
+     BYTES("\x28\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"
+           "\x01"),
+     "field 5"},
+    {"varint of 65 bits", BYTES("\x28\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02"),
+     "field 5"},
+    {"varint cut short", BYTES("\x28\xff"), "field 5"},
+    {"number missing", BYTES("\x28"), "field 5"},
+    {"fixed32 cut short", BYTES("\x22\x03\x0d\x00\x00"), "sampling_params"},
+    {"fixed64 cut short", BYTES("\x09\x00\x00\x00"), "field 1"},
+    {"start group", BYTES("\x0b\x0c"), "wire type 3"},
+    {"end group", BYTES("\x0c"), "wire type 4"},
+    {"packed ids cut short", BYTES("\x12\x04\x12\x02\x80\x80"),
+     "tokenized.input_ids"},
+    {"packed id of 33 bits", BYTES("\x12\x07\x12\x05\x80\x80\x80\x80\x10"),
+     "tokenized.input_ids"},
+    {"id of 33 bits", BYTES("\x12\x06\x10\x80\x80\x80\x80\x10"),
+     "tokenized.input_ids"},
+    {"top_k of 33 bits", BYTES("\x22\x06\x18\x80\x80\x80\x80\x10"),
+     "sampling_params.top_k"},
+    {"stream of fixed32", BYTES("\x2d\x01\x00\x00\x00"), "stream"},
+    {"text as a number", BYTES("\x18\x01"), "text"},
+    {"sampling_params as a number", BYTES("\x20\x01"), "sampling_params"},
+    {"temperature as a varint", BYTES("\x22\x02\x08\x01"),
+     "sampling_params.temperature"},
+    {"temperature as a double", BYTES("\x22\x09\x09\0\0\0\0\0\0\0\0"),
+     "sampling_params.temperature"},
+    {"bias value as a varint", BYTES("\x22\x05\xd2\x01\x02\x10\x01"),
+     "sampling_params.logit_bias.value"},
+    {"sampling_params twice", BYTES("\x22\x00\x1a\x00\x22\x00"),
+     "sampling_params is given twice"},
+    {"tokenized twice", BYTES("\x12\x00\x1a\x00\x12\x00"),
+     "tokenized is given twice"},
+    {"text not UTF-8", BYTES("\x1a\x01\xff"), "text is not UTF-8"},
+    {"text with half a character",
+     BYTES("\x1a\x04"
+           "abc\xc3"),
+     "text is not UTF-8"},
+    {"text with a surrogate", BYTES("\x1a\x03\xed\xa0\x80"), "text"},
+    {"text overlong", BYTES("\x1a\x02\xc0\x80"), "text"},
+    {"request_id not UTF-8", BYTES("\x0a\x01\xff"), "request_id"},
+    {"cache_salt not UTF-8", BYTES("\xaa\x01\x01\xff"), "cache_salt"},
+    {"original_text not UTF-8", BYTES("\x12\x03\x0a\x01\xff"),
+     "tokenized.original_text"},
+    {"stop not UTF-8", BYTES("\x22\x06\x52\x01g\x52\x01\xff"),
+     "sampling_params.stop"},
+};
+
+START_TEST(broken_messages_are_refused_by_name)
+{
+    for (size_t i = 0; i < sizeof BROKEN / sizeof *BROKEN; i++) {
+        weft_arena *arena = new_arena(ROOM);
+        weft_err err = {0};
+        weft_generate_request out = {.n_ids = 77};
+        const weft_status st =
+            weft_decode_generate(arena, BROKEN[i].bytes, &out, &err);
+        ck_assert_msg(st == WEFT_INVALID_ARGUMENT, "%s: %s", BROKEN[i].name,
+                      weft_status_name(st));
+        ck_assert_msg(strstr(err.text, BROKEN[i].says) != NULL, "%s: %s",
+                      BROKEN[i].name, err.text);
+        ck_assert_uint_eq(out.n_ids, 77);
+        weft_arena_destroy(arena);
+    }
+}
+END_TEST
+
+/* As the outermost message of each other request. */
+START_TEST(other_requests_are_strict_too)
+{
+    static const weft_span bad = BYTES("\x0a\x02\xc3");
+    static const weft_span bad_id = BYTES("\x0a\x01\xff");
+    weft_arena *arena = new_arena(ROOM);
+    weft_tokenize_request tokenize;
+    weft_detokenize_request detokenize;
+    weft_abort_request abort;
+    ck_assert_int_eq(weft_decode_tokenize(arena, bad, &tokenize, NULL),
+                     WEFT_INVALID_ARGUMENT);
+    ck_assert_int_eq(weft_decode_tokenize(arena, bad_id, &tokenize, NULL),
+                     WEFT_INVALID_ARGUMENT);
+    ck_assert_int_eq(weft_decode_detokenize(arena, bad, &detokenize, NULL),
+                     WEFT_INVALID_ARGUMENT);
+    ck_assert_int_eq(weft_decode_abort(arena, bad_id, &abort, NULL),
+                     WEFT_INVALID_ARGUMENT);
+    ck_assert_int_eq(weft_decode_empty(bad, NULL), WEFT_INVALID_ARGUMENT);
+    ck_assert_int_eq(weft_decode_empty(bad_id, NULL), WEFT_OK); /* unknown */
+    ck_assert_int_eq(weft_decode_empty((weft_span){0}, NULL), WEFT_OK);
+    weft_arena_destroy(arena);
+}
+END_TEST
+
+/* --- requests ------------------------------------------------------------ */
+
+static const uint32_t IDS[] = {0, 1, 127, 128, UINT32_MAX};
+static const uint32_t STOP_IDS[] = {5, 6};
+static const int32_t BIAS_IDS[] = {-4, 0, 9};
+static const float BIAS[] = {-100.0F, 0.5F, 100.0F};
+static const weft_span STOP[] = {{"a\0b", 3}, {"", 0}, {"\xc3\xa9", 2}};
+
+static weft_generate_request full_request(void)
+{
+    return (weft_generate_request){
+        .request_id = text("id-1"),
+        .prompt = WEFT_PROMPT_IDS,
+        .ids = IDS,
+        .n_ids = 5,
+        .stream = true,
+        .priority = -3,
+        .cache_salt = text("salt"),
+        .sampling = {.temperature = {true, 0.0F},
+                     .top_p = {true, 0.9F},
+                     .min_p = {true, 0.1F},
+                     .top_k = {true, 0},
+                     .frequency_penalty = {true, -1.5F},
+                     .presence_penalty = {true, 1.5F},
+                     .repetition_penalty = {true, 1.1F},
+                     .max_tokens = {true, 0},
+                     .min_tokens = {true, 3},
+                     .stop = STOP,
+                     .n_stop = 3,
+                     .stop_token_ids = STOP_IDS,
+                     .n_stop_token_ids = 2,
+                     .skip_special_tokens = {true, false},
+                     .ignore_eos = {true, true},
+                     .include_stop_str = {true, true},
+                     .n = {true, 1},
+                     .logprobs = {true, 512},
+                     .prompt_logprobs = {true, 0},
+                     .seed = {true, UINT64_MAX},
+                     .bias_ids = BIAS_IDS,
+                     .bias = BIAS,
+                     .n_bias = 3},
+    };
+}
+
+static void ck_sampling(const weft_sampling_params *a,
+                        const weft_sampling_params *b)
+{
+#define SAME(field)                                                            \
+    do {                                                                       \
+        ck_assert_msg(a->field.set == b->field.set, #field);                   \
+        ck_assert_msg(a->field.value == b->field.value, #field);               \
+    } while (0)
+    SAME(temperature);
+    SAME(top_p);
+    SAME(min_p);
+    SAME(top_k);
+    SAME(frequency_penalty);
+    SAME(presence_penalty);
+    SAME(repetition_penalty);
+    SAME(max_tokens);
+    SAME(min_tokens);
+    SAME(skip_special_tokens);
+    SAME(ignore_eos);
+    SAME(include_stop_str);
+    SAME(n);
+    SAME(logprobs);
+    SAME(prompt_logprobs);
+    SAME(seed);
+#undef SAME
+    ck_assert_uint_eq(a->n_stop, b->n_stop);
+    for (size_t i = 0; i < a->n_stop; i++)
+        ck_span(a->stop[i], b->stop[i].data, b->stop[i].n);
+    ck_assert_uint_eq(a->n_stop_token_ids, b->n_stop_token_ids);
+    for (size_t i = 0; i < a->n_stop_token_ids; i++)
+        ck_assert_uint_eq(a->stop_token_ids[i], b->stop_token_ids[i]);
+    ck_assert_uint_eq(a->n_bias, b->n_bias);
+    for (size_t i = 0; i < a->n_bias; i++) {
+        ck_assert_int_eq(a->bias_ids[i], b->bias_ids[i]);
+        ck_assert_float_eq(a->bias[i], b->bias[i]);
+    }
+}
+
+START_TEST(every_field_arrives)
+{
+    static struct packed packed;
+    weft_arena *arena = new_arena(ROOM);
+    const weft_generate_request in = full_request();
+    weft_generate_request out;
+    weft_err err = {0};
+    ck_assert_int_eq(weft_encode_generate(&in, into(&packed), NULL), WEFT_OK);
+    const weft_status st =
+        weft_decode_generate(arena, span_of(&packed), &out, &err);
+    ck_assert_msg(st == WEFT_OK, "%s", err.text);
+    memset(packed.bytes, 0x55, packed.n); /* what was decoded is a copy */
+    ck_span(out.request_id, "id-1", 4);
+    ck_span(out.cache_salt, "salt", 4);
+    ck_assert_int_eq(out.prompt, WEFT_PROMPT_IDS);
+    ck_assert_uint_eq(out.n_ids, 5);
+    ck_assert_int_eq(memcmp(out.ids, IDS, sizeof IDS), 0);
+    ck_assert(out.stream);
+    ck_assert_int_eq(out.priority, -3);
+    ck_sampling(&out.sampling, &in.sampling);
+    weft_arena_destroy(arena);
+}
+END_TEST
+
+START_TEST(what_is_not_set_is_told)
+{
+    static const weft_span bare = BYTES("\x1a\x02hi");
+    static const weft_span empty_params = BYTES("\x1a\x02hi\x22\x00");
+    const weft_span *const all[] = {&bare, &empty_params};
+    for (size_t i = 0; i < 2; i++) {
+        weft_arena *arena = new_arena(ROOM);
+        weft_generate_request out;
+        ck_assert_int_eq(weft_decode_generate(arena, *all[i], &out, NULL),
+                         WEFT_OK);
+        const weft_sampling_params none = {0};
+        ck_sampling(&out.sampling, &none);
+        ck_assert_int_eq(out.prompt, WEFT_PROMPT_TEXT);
+        ck_span(out.text, "hi", 2);
+        ck_assert(!out.stream);
+        weft_arena_destroy(arena);
+    }
+    weft_arena *arena = new_arena(ROOM);
+    weft_generate_request out;
+    ck_assert_int_eq(weft_decode_generate(arena, (weft_span){0}, &out, NULL),
+                     WEFT_OK);
+    ck_assert_int_eq(out.prompt, WEFT_PROMPT_NONE);
+    weft_arena_destroy(arena);
+}
+END_TEST
+
+START_TEST(text_keeps_its_nuls)
+{
+    static const weft_span bytes = BYTES("\x1a\x05"
+                                         "a\0b\0c");
+    weft_arena *arena = new_arena(ROOM);
+    weft_generate_request out;
+    ck_assert_int_eq(weft_decode_generate(arena, bytes, &out, NULL), WEFT_OK);
+    ck_span(out.text, "a\0b\0c", 5);
+    weft_arena_destroy(arena);
+}
+END_TEST
+
+START_TEST(last_of_a_repeated_scalar_wins)
+{
+    /* text then ids then text; seed 1 then 2; logit_bias 3: 1.0, 1: 1.0, then
+     * 3: -1.0; unknown fields between. */
+    static const weft_span bytes =
+        BYTES("\x1a\x01x\x12\x03\x12\x01\x07\x1a\x01y\xc0\x3e\x05"
+              "\x22\x24\xc0\x01\x01\xc0\x01\x02"
+              "\xd2\x01\x07\x08\x03\x15\x00\x00\x80\x3f"
+              "\xd2\x01\x07\x08\x01\x15\x00\x00\x80\x3f"
+              "\xd2\x01\x07\x08\x03\x15\x00\x00\x80\xbf");
+    weft_arena *arena = new_arena(ROOM);
+    weft_generate_request out;
+    weft_err err = {0};
+    const weft_status st = weft_decode_generate(arena, bytes, &out, &err);
+    ck_assert_msg(st == WEFT_OK, "%s", err.text);
+    ck_assert_int_eq(out.prompt, WEFT_PROMPT_TEXT);
+    ck_span(out.text, "y", 1);
+    ck_assert_uint_eq(out.sampling.seed.value, 2);
+    ck_assert_uint_eq(out.sampling.n_bias, 2);
+    ck_assert_int_eq(out.sampling.bias_ids[0], 1);
+    ck_assert_float_eq(out.sampling.bias[0], 1.0F);
+    ck_assert_int_eq(out.sampling.bias_ids[1], 3);
+    ck_assert_float_eq(out.sampling.bias[1], -1.0F);
+    weft_arena_destroy(arena);
+}
+END_TEST
+
+START_TEST(a_bias_entry_may_lack_key_or_value)
+{
+    static const weft_span bytes =
+        BYTES("\x22\x0c\xd2\x01\x02\x08\x04\xd2\x01\x00\xd2\x01\x00");
+    weft_arena *arena = new_arena(ROOM);
+    weft_generate_request out;
+    ck_assert_int_eq(weft_decode_generate(arena, bytes, &out, NULL),
+                     WEFT_INVALID_ARGUMENT); /* a byte is left over */
+    static const weft_span good =
+        BYTES("\x22\x0b\xd2\x01\x02\x08\x04\xd2\x01\x00\xd2\x01\x00");
+    ck_assert_int_eq(weft_decode_generate(arena, good, &out, NULL), WEFT_OK);
+    ck_assert_uint_eq(out.sampling.n_bias, 2); /* 0: 0 and 4: 0 */
+    ck_assert_int_eq(out.sampling.bias_ids[1], 4);
+    ck_assert_float_eq(out.sampling.bias[1], 0.0F);
+    weft_arena_destroy(arena);
+}
+END_TEST
+
+START_TEST(cut_at_every_byte_it_is_decoded_or_refused)
+{
+    static struct packed packed;
+    const weft_generate_request in = full_request();
+    ck_assert_int_eq(weft_encode_generate(&in, into(&packed), NULL), WEFT_OK);
+    int refused = 0;
+    for (size_t n = 0; n <= packed.n; n++) {
+        /* Of its own length, so that a sanitizer sees any read behind it. */
+        char *cut = malloc(n > 0 ? n : 1);
+        memcpy(cut, packed.bytes, n);
+        weft_arena *arena = new_arena(ROOM);
+        weft_generate_request out;
+        const weft_status st =
+            weft_decode_generate(arena, (weft_span){cut, n}, &out, NULL);
+        ck_assert(st == WEFT_OK || st == WEFT_INVALID_ARGUMENT);
+        if (n == packed.n) ck_assert_int_eq(st, WEFT_OK);
+        refused += st != WEFT_OK;
+        weft_arena_destroy(arena);
+        free(cut);
+    }
+    ck_assert_int_gt(refused, (int)packed.n / 2);
+}
+END_TEST
+
+/* Two bytes for an empty stop string, 16 and more decoded. */
+START_TEST(memory_is_limited_whatever_is_sent)
+{
+    enum { N = 20000, HEAD = 5 };
+    static char bytes[HEAD + 2 * N + 1];
+    memcpy(bytes, "\x22\xc0\xb8\x02", 4); /* 40,000 bytes of params */
+    for (size_t i = 0; i < N; i++) memcpy(bytes + 4 + 2 * i, "\x52\x00", 2);
+    const weft_span span = {bytes, 4 + 2 * N};
+    weft_generate_request out;
+    weft_err err = {0};
+
+    weft_arena *arena = new_arena(ROOM * 8);
+    ck_assert_int_eq(weft_decode_generate(arena, span, &out, &err), WEFT_OK);
+    ck_assert_uint_eq(out.sampling.n_stop, N);
+    weft_arena_destroy(arena);
+
+    arena = new_arena(65536);
+    ck_assert_int_eq(weft_decode_generate(arena, span, &out, &err),
+                     WEFT_RESOURCE_EXHAUSTED);
+    ck_assert_uint_le(weft_arena_used(arena), 65536);
+    weft_arena_destroy(arena);
+}
+END_TEST
+
+START_TEST(bias_entries_are_limited)
+{
+    enum { N = WEFT_BIAS_ENTRIES_MAX + 1 };
+    static char bytes[5 + 3 * N];
+    const uint32_t n = 3 * N;
+    const char head[] = {'\x22', (char)(0x80 | (n & 0x7f)),
+                         (char)(0x80 | (n >> 7 & 0x7f)), (char)(n >> 14)};
+    memcpy(bytes, head, 4);
+    for (size_t i = 0; i < N; i++) memcpy(bytes + 4 + 3 * i, "\xd2\x01\x00", 3);
+    weft_arena *arena = new_arena(ROOM * 32);
+    weft_generate_request out;
+    weft_err err = {0};
+    ck_assert_int_eq(
+        weft_decode_generate(arena, (weft_span){bytes, 4 + n}, &out, &err),
+        WEFT_INVALID_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(err.text, "logit_bias"));
+    ck_assert_ptr_nonnull(strstr(err.text, "16385"));
+    weft_arena_destroy(arena);
+}
+END_TEST
+
+/* --- answers ------------------------------------------------------------- */
+
+static const int32_t OUT_IDS[] = {3, 0, 2147483647};
+static const float VALUES[] = {-0.5F, -1.5F, -INFINITY};
+static const int32_t N_TOP[] = {2, 0, 1};
+static const float TOP_VALUES[] = {-0.1F, -0.2F, -0.3F};
+static const int32_t TOP_IDS[] = {1, 2, 3};
+
+static weft_logprobs full_logprobs(void)
+{
+    return (weft_logprobs){.n_tokens = 3,
+                           .values = VALUES,
+                           .ids = OUT_IDS,
+                           .n_top = N_TOP,
+                           .top_values = TOP_VALUES,
+                           .top_ids = TOP_IDS};
+}
+
+static void ck_logprobs(const weft_logprobs *seen, bool has_top)
+{
+    ck_assert_uint_eq(seen->n_tokens, 3);
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert(seen->values[i] == VALUES[i]);
+        ck_assert_int_eq(seen->ids[i], OUT_IDS[i]);
+        if (has_top) ck_assert_int_eq(seen->n_top[i], N_TOP[i]);
+        if (has_top) ck_assert_float_eq(seen->top_values[i], TOP_VALUES[i]);
+        if (has_top) ck_assert_int_eq(seen->top_ids[i], TOP_IDS[i]);
+    }
+    if (!has_top) ck_assert_ptr_null(seen->n_top);
+}
+
+START_TEST(a_chunk_arrives_as_it_was)
+{
+    static struct packed packed;
+    weft_chunk in = {.ids = OUT_IDS,
+                     .n_ids = 3,
+                     .text = {"x\0y", 3},
+                     .prompt_tokens = 7,
+                     .completion_tokens = 300,
+                     .cached_tokens = 1,
+                     .logprobs = full_logprobs()};
+    for (int has_top = 0; has_top < 2; has_top++) {
+        if (has_top == 0) in.logprobs.n_top = NULL;
+        if (has_top == 1) in.logprobs = full_logprobs();
+        weft_arena *arena = new_arena(ROOM);
+        weft_generate_response out;
+        ck_assert_int_eq(weft_encode_chunk(&in, into(&packed), NULL), WEFT_OK);
+        ck_assert_int_eq(
+            weft_decode_response(arena, span_of(&packed), &out, NULL), WEFT_OK);
+        ck_assert(!out.is_complete);
+        ck_assert_uint_eq(out.chunk.n_ids, 3);
+        ck_assert_int_eq(out.chunk.ids[2], 2147483647);
+        ck_span(out.chunk.text, "x\0y", 3);
+        ck_assert_uint_eq(out.chunk.prompt_tokens, 7);
+        ck_assert_uint_eq(out.chunk.completion_tokens, 300);
+        ck_assert_uint_eq(out.chunk.cached_tokens, 1);
+        ck_logprobs(&out.chunk.logprobs, has_top == 1);
+        weft_arena_destroy(arena);
+    }
+}
+END_TEST
+
+START_TEST(a_complete_arrives_as_it_was)
+{
+    static struct packed packed;
+    for (int matched = WEFT_MATCHED_NONE; matched <= WEFT_MATCHED_STRING;
+         matched++) {
+        const weft_complete in = {.ids = OUT_IDS,
+                                  .n_ids = 3,
+                                  .text = text("whole"),
+                                  .finish_reason = text("stop"),
+                                  .prompt_tokens = 4,
+                                  .completion_tokens = 3,
+                                  .cached_tokens = 2,
+                                  .logprobs = full_logprobs(),
+                                  .input_logprobs = full_logprobs(),
+                                  .matched = (weft_matched)matched,
+                                  .matched_token = 0,
+                                  .matched_string = text("")};
+        weft_arena *arena = new_arena(ROOM);
+        weft_generate_response out;
+        ck_assert_int_eq(weft_encode_complete(&in, into(&packed), NULL),
+                         WEFT_OK);
+        ck_assert_int_eq(
+            weft_decode_response(arena, span_of(&packed), &out, NULL), WEFT_OK);
+        ck_assert(out.is_complete);
+        ck_assert_int_eq(out.complete.matched, matched);
+        ck_assert_int_eq(out.complete.matched_token, 0);
+        ck_span(out.complete.text, "whole", 5);
+        ck_span(out.complete.finish_reason, "stop", 4);
+        ck_assert_uint_eq(out.complete.cached_tokens, 2);
+        ck_logprobs(&out.complete.logprobs, true);
+        ck_logprobs(&out.complete.input_logprobs, true);
+        weft_arena_destroy(arena);
+    }
+}
+END_TEST
+
+START_TEST(answers_that_break_the_rules_are_refused)
+{
+    static const weft_span broken[] = {
+        BYTES(""),                                     /* neither */
+        BYTES("\x0a\x06\x0a\x04\xff\xff\xff"),         /* cut short */
+        BYTES("\x0a\x07\x0a\x05\xff\xff\xff\xff\x0f"), /* an id of 32 bits */
+        BYTES("\x0a\x08\x2a\x06\x0a\x04\0\0\0\0"), /* a value without its id */
+    };
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        weft_arena *arena = new_arena(ROOM);
+        weft_generate_response out;
+        ck_assert_int_eq(weft_decode_response(arena, broken[i], &out, NULL),
+                         WEFT_INVALID_ARGUMENT);
+        weft_arena_destroy(arena);
+    }
+}
+END_TEST
+
+static void *no_place(void *arg, size_t n)
+{
+    (void)arg;
+    (void)n;
+    return NULL;
+}
+
+/* Fail each allocation in turn: an error, nothing lost, nothing half done. */
+START_TEST(encoding_survives_want_of_memory)
+{
+    static struct packed packed;
+    const weft_generate_request request = full_request();
+    const weft_complete complete = {.ids = OUT_IDS,
+                                    .n_ids = 3,
+                                    .logprobs = full_logprobs(),
+                                    .input_logprobs = full_logprobs()};
+    const long live = weft_mem_live();
+    weft_status st = WEFT_RESOURCE_EXHAUSTED;
+    int failures = 0;
+    for (; st != WEFT_OK; failures += st != WEFT_OK) {
+        ck_assert_int_lt(failures, 100);
+        weft_mem_fail_after(failures);
+        st = weft_encode_complete(&complete, into(&packed), NULL);
+        if (st == WEFT_OK)
+            st = weft_encode_generate(&request, into(&packed), NULL);
+        weft_mem_fail_after(-1);
+        ck_assert(st == WEFT_OK || st == WEFT_RESOURCE_EXHAUSTED);
+        ck_assert_int_eq(weft_mem_live(), live);
+    }
+    ck_assert_int_eq(failures, 7);
+    ck_assert_int_eq(
+        weft_encode_text(text("x"), (weft_place){no_place, NULL}, NULL),
+        WEFT_RESOURCE_EXHAUSTED);
+}
+END_TEST
+
+/* --- descriptors --------------------------------------------------------- */
+
+static weft_span set_of(void)
+{
+    return (weft_span){(const char *)weft_descriptors, weft_descriptors_bytes};
+}
+
+START_TEST(names_are_found_in_the_descriptors)
+{
+    static const char *const good[] = {
+        "weft.v1.Generation",
+        "weft.v1.Generation.Generate",
+        "weft.v1.SamplingParams",
+        "weft.v1.SamplingParams.top_k",
+        "weft.v1.SamplingParams._top_k",
+        "weft.v1.SamplingParams.LogitBiasEntry.key",
+        "grpc.health.v1.HealthCheckResponse.ServingStatus.SERVING",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection.ServerReflectionInfo",
+    };
+    static const char *const bad[] = {
+        "",
+        ".",
+        "weft",
+        "weft.v1",
+        "weft.v1.",
+        "weft.v1..",
+        "weft.v1.Gen",
+        "weft.v1.Generation.",
+        "weft.v1.Generation.Generate.x",
+        "weft.v1.SamplingParams.top_k.top_k",
+        "weft.v2.Generation",
+        "Generation",
+    };
+    weft_span file;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        ck_assert_msg(weft_reflect_symbol(set_of(), text(good[i]), &file), "%s",
+                      good[i]);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        ck_assert_msg(!weft_reflect_symbol(set_of(), text(bad[i]), &file), "%s",
+                      bad[i]);
+    ck_assert(weft_reflect_file(set_of(), text("weft.proto"), &file));
+    ck_assert(!weft_reflect_file(set_of(), text("weft"), &file));
+    char name[WEFT_SYMBOL_BYTES_MAX];
+    ck_assert(weft_reflect_service(set_of(), 0, name));
+    ck_assert_str_eq(name, "weft.v1.Generation");
+    ck_assert(weft_reflect_service(set_of(), 3, name));
+    ck_assert(!weft_reflect_service(set_of(), 4, name));
+}
+END_TEST
+
+START_TEST(a_broken_set_has_no_names)
+{
+    for (size_t n = 0; n < weft_descriptors_bytes; n += 7) {
+        weft_span file;
+        const weft_span cut = {set_of().data, n};
+        char name[WEFT_SYMBOL_BYTES_MAX];
+        (void)weft_reflect_symbol(cut, text("weft.v1.AbortResponse"), &file);
+        ck_assert(!weft_reflect_file(cut, text("nothing"), &file));
+        ck_assert(!weft_reflect_service(cut, 4, name));
+    }
+}
+END_TEST
+
+int main(void)
+{
+    const TTest *const tests[] = {
+        broken_messages_are_refused_by_name,
+        other_requests_are_strict_too,
+        every_field_arrives,
+        what_is_not_set_is_told,
+        text_keeps_its_nuls,
+        last_of_a_repeated_scalar_wins,
+        a_bias_entry_may_lack_key_or_value,
+        cut_at_every_byte_it_is_decoded_or_refused,
+        memory_is_limited_whatever_is_sent,
+        bias_entries_are_limited,
+        a_chunk_arrives_as_it_was,
+        a_complete_arrives_as_it_was,
+        answers_that_break_the_rules_are_refused,
+        encoding_survives_want_of_memory,
+        names_are_found_in_the_descriptors,
+        a_broken_set_has_no_names,
+    };
+    return WEFT_SUITE_RUN("codec", tests);
+}
