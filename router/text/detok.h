@@ -3,8 +3,8 @@
  * Guarantee: the pieces of a stream, concatenated, are what
  * weft_tokenizer_decode makes of all its ids, for every sequence of ids and
  * however it is cut. A piece is well-formed UTF-8 by itself: at most 3 bytes,
- * of a character that is not complete, are held back, and what can no longer
- * become a character is told as U+FFFD at once.
+ * of a character that is not complete, are held back, and what can not
+ * become a character any more is told as U+FFFD at once.
  *
  * Plain data without memory of its own; it borrows the tokenizer. Threads: one
  * owner.

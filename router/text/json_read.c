@@ -29,22 +29,14 @@ const char *weft_json_kind(const json_t *value)
 {
     if (value == NULL) return "missing";
     switch (json_typeof(value)) {
-    case JSON_OBJECT:
-        return "an object";
-    case JSON_ARRAY:
-        return "an array";
-    case JSON_STRING:
-        return "a string";
-    case JSON_INTEGER:
-        return "an integer";
-    case JSON_REAL:
-        return "a real number";
-    case JSON_TRUE:
-        return "true";
-    case JSON_FALSE:
-        return "false";
-    case JSON_NULL:
-        return "null";
+    case JSON_OBJECT: return "an object";
+    case JSON_ARRAY: return "an array";
+    case JSON_STRING: return "a string";
+    case JSON_INTEGER: return "an integer";
+    case JSON_REAL: return "a real number";
+    case JSON_TRUE: return "true";
+    case JSON_FALSE: return "false";
+    case JSON_NULL: return "null";
     }
     return "unknown";
 }
@@ -60,7 +52,8 @@ weft_quoted weft_json_quote(const char *text)
     }
     for (size_t i = 0; i < n; i++) {
         const unsigned char c = (unsigned char)text[i];
-        quoted.text[i] = c < 0x20 || c == 0x7F ? '?' : text[i];
+        quoted.text[i] = text[i];
+        if (c < 0x20 || c == 0x7F) quoted.text[i] = '?';
     }
     memcpy(quoted.text + n, cut ? "..." : "", cut ? 4 : 1);
     return quoted;

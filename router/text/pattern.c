@@ -96,9 +96,10 @@ static void quote(weft_pattern *pattern, const char *text, size_t n)
         bool broken = false;
         n = weft_utf8_prefix(text, QUOTED_BYTES, &broken);
     }
-    while (used < n) {
+    for (; used < n; used++) {
         const unsigned char c = (unsigned char)text[used];
-        pattern->quoted[used++] = c < 0x20 || c == 0x7F ? '?' : (char)c;
+        pattern->quoted[used] = text[used];
+        if (c < 0x20 || c == 0x7F) pattern->quoted[used] = '?';
     }
     pattern->quoted[used] = '\0';
 }

@@ -39,7 +39,8 @@ static weft_status copy(translation *t, size_t n, weft_err *err)
 
 static char at(const translation *t, size_t ahead)
 {
-    return t->i + ahead < t->n ? t->text[t->i + ahead] : '\0';
+    if (t->i + ahead >= t->n) return '\0';
+    return t->text[t->i + ahead];
 }
 
 /* Scripts: PCRE2 takes a bare name as the script's extensions. */
@@ -113,26 +114,16 @@ static weft_status code_point(translation *t, weft_err *err)
 static const char *class_escape(char letter, bool in_class)
 {
     switch (letter) {
-    case 's':
-        return SPACE;
-    case 'S':
-        return NOT_SPACE;
-    case 'd':
-        return "\\p{Nd}";
-    case 'D':
-        return "\\P{Nd}";
-    case 'w':
-        return in_class ? WORD : "[" WORD "]";
-    case 'W':
-        return in_class ? NULL : "[^" WORD "]";
-    case 'v':
-        return "\\x{0B}";
-    case 'A':
-        return in_class ? NULL : "\\A";
-    case 'z':
-        return in_class ? NULL : "\\z";
-    default:
-        return NULL;
+    case 's': return SPACE;
+    case 'S': return NOT_SPACE;
+    case 'd': return "\\p{Nd}";
+    case 'D': return "\\P{Nd}";
+    case 'w': return in_class ? WORD : "[" WORD "]";
+    case 'W': return in_class ? NULL : "[^" WORD "]";
+    case 'v': return "\\x{0B}";
+    case 'A': return in_class ? NULL : "\\A";
+    case 'z': return in_class ? NULL : "\\z";
+    default: return NULL;
     }
 }
 
@@ -225,21 +216,11 @@ weft_status weft_pattern_translate(const char *text, size_t n, weft_buf *out,
     translation t = {.text = text, .n = n, .out = out};
     while (t.i < n) {
         switch (text[t.i]) {
-        case '\\':
-            WEFT_TRY(escape(&t, err));
-            break;
-        case '[':
-            WEFT_TRY(bracket(&t, err));
-            break;
-        case '(':
-            WEFT_TRY(group(&t, err));
-            break;
-        case '{':
-            WEFT_TRY(interval(&t, err));
-            break;
-        default:
-            WEFT_TRY(copy(&t, 1, err));
-            break;
+        case '\\': WEFT_TRY(escape(&t, err)); break;
+        case '[': WEFT_TRY(bracket(&t, err)); break;
+        case '(': WEFT_TRY(group(&t, err)); break;
+        case '{': WEFT_TRY(interval(&t, err)); break;
+        default: WEFT_TRY(copy(&t, 1, err)); break;
         }
     }
     return WEFT_OK;

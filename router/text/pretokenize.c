@@ -90,8 +90,7 @@ static weft_status add(cutting *cut, uint32_t start, uint32_t end, bool match,
                                      : push(cut->pieces, span, err);
     case WEFT_SPLIT_MERGED_WITH_NEXT:
         return merge_with_next(cut, span, match, err);
-    case WEFT_SPLIT_ISOLATED:
-        break;
+    case WEFT_SPLIT_ISOLATED: break;
     }
     return push(cut->pieces, span, err);
 }

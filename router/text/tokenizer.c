@@ -42,27 +42,27 @@ typedef struct encoding {
     weft_ids *ids;
 } encoding;
 
+static weft_status encode_word(encoding *e, const char *word, size_t n,
+                               weft_err *err)
+{
+    const weft_tokenizer *const t = e->tokenizer;
+    const int32_t id =
+        t->words == NULL ? -1 : weft_tokenizer_word_id(t, word, n);
+    if (id >= 0) return weft_ids_add(e->ids, &id, 1, err);
+    return weft_bpe_encode(&t->bpe, &e->scratch, word, n, e->ids, err);
+}
+
 /* Text without added tokens, normalized. */
 static weft_status encode_words(encoding *e, const char *text, size_t n,
                                 weft_err *err)
 {
-    const weft_tokenizer *const t = e->tokenizer;
     if (n == 0) return WEFT_OK;
-    WEFT_TRY(weft_pretokenizer_run(&t->pretokenizer, e->matcher, text, n,
-                                   &e->pieces, err));
+    WEFT_TRY(weft_pretokenizer_run(&e->tokenizer->pretokenizer, e->matcher,
+                                   text, n, &e->pieces, err));
     for (size_t i = 0; i < e->pieces.n; i++) {
         const weft_span span = e->pieces.spans[i];
-        const char *const word = e->pieces.text + span.start;
-        const size_t word_n = span.end - span.start;
-        if (t->words != NULL) {
-            const int32_t id = weft_tokenizer_word_id(t, word, word_n);
-            if (id >= 0) {
-                WEFT_TRY(weft_ids_add(e->ids, &id, 1, err));
-                continue;
-            }
-        }
-        WEFT_TRY(
-            weft_bpe_encode(&t->bpe, &e->scratch, word, word_n, e->ids, err));
+        WEFT_TRY(encode_word(e, e->pieces.text + span.start,
+                             span.end - span.start, err));
     }
     return WEFT_OK;
 }
