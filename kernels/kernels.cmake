@@ -6,7 +6,10 @@ weft_library(weft_kernels FOLDERS kernels kernels/cpu LINK weft_base)
 # rest of a build asks for less; debug builds keep theirs.
 set(paths path_scalar path_avx2 path_avx512 path_neon)
 foreach(path ${paths})
-  set(options "$<$<NOT:$<CONFIG:Debug>>:-O3>")
+  # Where variables live in sanitized, unrolled code takes gcc minutes to find
+  # out, and a debugger little to do without.
+  set(options "$<$<NOT:$<CONFIG:Debug>>:-O3>"
+    "$<$<C_COMPILER_ID:GNU>:-fno-var-tracking>")
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
     if(path STREQUAL "path_avx2")
       list(APPEND options -mavx2 -mfma -mf16c)
