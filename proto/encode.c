@@ -208,8 +208,7 @@ weft_status weft_encode_load(const weft_load_info *load, weft_place place,
     char kinds[WEFT_LOAD_KINDS_MAX][sizeof load->pages_used[0].kind];
     for (size_t i = 0; i < load->n_kinds; i++) {
         memcpy(kinds[i], load->pages_used[i].kind, sizeof kinds[i]);
-        entries[i] =
-            (entry_type)WEFT__V1__GET_LOAD_RESPONSE__PAGES_USED_ENTRY__INIT;
+        weft__v1__get_load_response__pages_used_entry__init(&entries[i]);
         entries[i].key = kinds[i];
         entries[i].value = load->pages_used[i].pages;
         pointers[i] = &entries[i];

@@ -140,8 +140,8 @@ START_TEST(garbage_does_no_harm)
         "\x16\x03\x01\x00\xa5\x01",
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x01\x02",
         "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n"
-        "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /x HTTP/1.1\r\n\r\n",
+        ("POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n"
+         "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /x HTTP/1.1\r\n\r\n"),
         "GET\r\n\r\n",
         "\r\n\r\n\r\n"};
     open_server();

@@ -76,13 +76,15 @@ struct watched {
     int n;
 };
 
-/* After each status told, change it; after the third, stop the server. */
+/* After each status told, change it; after the third, stop the server, of which
+ * a fourth may tell. */
 static weft_status watch_next(void *arg, weft_span message, weft_err *err)
 {
     struct watched *watched = arg;
     (void)err;
-    ck_assert_int_lt(watched->n, 3);
+    ck_assert_int_lt(watched->n, 4);
     watched->seen[watched->n++] = status_of(message);
+    if (watched->n == 4) return WEFT_OK;
     weft_rpc_server_set_serving(node.server, watched->n == 2);
     if (watched->n == 3) weft_rpc_server_stop(node.server, SECONDS(20));
     return WEFT_OK;
@@ -99,7 +101,8 @@ START_TEST(watch_hears_each_change_and_ends_with_the_server)
                          health_request("weft.v1.Generation", bytes),
                          UINT64_MAX, watch_next, &watched, NULL),
         WEFT_UNAVAILABLE);
-    ck_assert_int_eq(watched.n, 3);
+    ck_assert_int_ge(watched.n, 3);
+    if (watched.n == 4) ck_assert_int_eq(watched.seen[3], 2);
     ck_assert_int_eq(watched.seen[0], 1);
     ck_assert_int_eq(watched.seen[1], 2);
     ck_assert_int_eq(watched.seen[2], 1);
