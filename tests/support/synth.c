@@ -95,16 +95,26 @@ static void add_vector(maker *m, const char *name, const char *key, int64_t n,
     weft_mem_free(values);
 }
 
-/* The code nearest to a value; ties go to the even code. */
+/* The code nearest to a value; ties go to the even code. Codes of one sign rise
+ * with their values, so the place is found by halving. */
 static uint8_t f8_of(float value)
 {
+    static float sizes[0x7f];
+    if (sizes[1] == 0)
+        for (uint8_t code = 0; code < 0x7f; code++)
+            sizes[code] = weft_f32_of_f8(code);
     const float size = fabsf(value);
-    uint8_t best = 0;
-    for (uint8_t code = 1; code < 0x7f; code++) {
-        const float d = fabsf(weft_f32_of_f8(code) - size);
-        const float b = fabsf(weft_f32_of_f8(best) - size);
-        if (d < b || (d == b && code % 2 == 0)) best = code;
+    uint8_t low = 0, high = 0x7e; /* sizes[low] <= size, unless it is beyond */
+    while (high - low > 1) {
+        const uint8_t middle = (uint8_t)((low + high) / 2);
+        if (sizes[middle] <= size)
+            low = middle;
+        else
+            high = middle;
     }
+    const float below = size - sizes[low], above = sizes[high] - size;
+    const bool up = above < below || (above == below && high % 2 == 0);
+    const uint8_t best = up ? high : low;
     return value < 0 ? best | 0x80 : best;
 }
 
