@@ -25,13 +25,14 @@
 #define WEFT_EXP_LN2_HIGH 0.693359375f
 #define WEFT_EXP_LN2_LOW  (-2.12194440054690583e-4f)
 /* e^r = 1 + r + r^2 (C2 + C3 r + ...), |r| <= ln 2 / 2: Taylor's coefficients;
- * the first term left out is below 0.1 ulp. */
+ * the first term left out is below 0.01 ulp. */
 #define WEFT_EXP_C2 0.5f
 #define WEFT_EXP_C3 (1.0f / 6)
 #define WEFT_EXP_C4 (1.0f / 24)
 #define WEFT_EXP_C5 (1.0f / 120)
 #define WEFT_EXP_C6 (1.0f / 720)
 #define WEFT_EXP_C7 (1.0f / 5040)
+#define WEFT_EXP_C8 (1.0f / 40320)
 
 static inline float weft_math_bits(uint32_t bits)
 {
@@ -57,7 +58,8 @@ static inline float weft_math_exp(float x)
     const float n = fmaf(x, WEFT_EXP_LOG2E, WEFT_EXP_SHIFT) - WEFT_EXP_SHIFT;
     float r = fmaf(n, -WEFT_EXP_LN2_HIGH, x);
     r = fmaf(n, -WEFT_EXP_LN2_LOW, r);
-    float q = fmaf(WEFT_EXP_C7, r, WEFT_EXP_C6);
+    float q = fmaf(WEFT_EXP_C8, r, WEFT_EXP_C7);
+    q = fmaf(q, r, WEFT_EXP_C6);
     q = fmaf(q, r, WEFT_EXP_C5);
     q = fmaf(q, r, WEFT_EXP_C4);
     q = fmaf(q, r, WEFT_EXP_C3);
