@@ -79,16 +79,19 @@ static weft_status damaged(const weft_loader *loader, const weft_tensor *t,
                      (long long)element);
 }
 
+/* A tied head and the scales of packed experts are read more than once; the
+ * count stops at the total. */
 static void advance(weft_loader *loader, size_t n)
 {
+    const int64_t total = loader->total_bytes;
     loader->done_bytes += (int64_t)n;
-    if (loader->progress == NULL ||
-        (loader->done_bytes - loader->told_bytes < WEFT_PROGRESS_BYTES &&
-         loader->done_bytes < loader->total_bytes))
+    if (loader->done_bytes > total) loader->done_bytes = total;
+    const int64_t untold = loader->done_bytes - loader->told_bytes;
+    if (loader->progress == NULL || untold == 0 ||
+        (untold < WEFT_PROGRESS_BYTES && loader->done_bytes < total))
         return;
     loader->told_bytes = loader->done_bytes;
-    loader->progress(loader->progress_arg, loader->done_bytes,
-                     loader->total_bytes);
+    loader->progress(loader->progress_arg, loader->done_bytes, total);
 }
 
 /* n elements from `first` on; F8 is searched for its NaN codes. */
