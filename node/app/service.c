@@ -279,6 +279,12 @@ static void do_get_load(void *arg, weft_call *call)
     weft_call_reply_load(call, &info);
 }
 
+static void ended(void *arg, weft_status status)
+{
+    const weft_service *const service = arg;
+    service->options.count_end(service->options.count_arg, status);
+}
+
 /* -- life --------------------------------------------------------------------
  */
 
@@ -292,6 +298,7 @@ weft_service_ops weft_service_get_ops(void)
         .get_model = do_get_model,
         .get_load = do_get_load,
         .cancel = do_cancel,
+        .generate_ended = ended,
     };
 }
 

@@ -24,6 +24,10 @@ typedef struct weft_service_options {
     int32_t max_context;
     uint64_t weights_hash;
     int32_t max_live; /* requests that the router takes at once */
+    /* Hears the status of every Generate call, refused ones too, just before
+     * its client does. */
+    void (*count_end)(void *arg, weft_status status);
+    void *count_arg;
 } weft_service_options;
 
 /* RESOURCE_EXHAUSTED: no memory. */
@@ -33,7 +37,7 @@ weft_service_create(const weft_service_options *options,
 /* After the server has stopped. NULL is fine. */
 void weft_service_destroy(weft_service *service);
 
-/* The argument of these ops is a weft_service; generate_ended is not set. */
+/* The argument of these ops is a weft_service. */
 weft_service_ops weft_service_get_ops(void);
 
 /* The router's way to the engine. */
