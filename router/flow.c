@@ -10,8 +10,9 @@ struct weft_flow {
     const weft_tokenizer *tokenizer;
     weft_flow_hooks hooks;
     weft_lead lead;
-    weft_queue submits; /* state QUEUED */
-    weft_queue cancels; /* state CLOSING, held by the lead, not yet told it */
+    weft_entry_queue submits; /* state QUEUED */
+    weft_entry_queue
+        cancels; /* state CLOSING, held by the lead, not yet told it */
     uint64_t next_deadline_ns; /* no live request has an earlier one */
 };
 
@@ -60,10 +61,10 @@ static void free_entry(weft_flow *flow, weft_entry *entry)
  * told to let go. */
 static void close_entry(weft_flow *flow, weft_entry *entry)
 {
-    weft_queue_remove(entry);
+    weft_entry_queue_remove(entry);
     weft_journal_set_state(&flow->journal, entry, WEFT_ENTRY_CLOSING);
     if (entry->held_by_lead)
-        weft_queue_push(&flow->cancels, entry);
+        weft_entry_queue_push(&flow->cancels, entry);
     else if (!entry->held_by_text)
         free_entry(flow, entry);
 }
@@ -145,7 +146,7 @@ int32_t weft_flow_abort(weft_flow *flow, weft_span request_id)
 static void enqueue(weft_flow *flow, weft_entry *entry)
 {
     weft_journal_set_state(&flow->journal, entry, WEFT_ENTRY_QUEUED);
-    weft_queue_push(&flow->submits, entry);
+    weft_entry_queue_push(&flow->submits, entry);
 }
 
 /* An entry whose ids are there gets its answer and its place in the queue. */
@@ -269,17 +270,10 @@ static void take_event(weft_flow *flow, weft_entry *entry,
 {
     if (event->kind != WEFT_EVENT_END) note_started(flow, entry, now_ns);
     switch (event->kind) {
-    case WEFT_EVENT_TOKEN:
-        take_token(flow, entry, event, now_ns);
-        return;
-    case WEFT_EVENT_PROMPT:
-        take_prompt(flow, entry, event);
-        return;
-    case WEFT_EVENT_END:
-        take_end(flow, entry, event);
-        return;
-    case WEFT_EVENT_STARTED:
-        return;
+    case WEFT_EVENT_TOKEN: take_token(flow, entry, event, now_ns); return;
+    case WEFT_EVENT_PROMPT: take_prompt(flow, entry, event); return;
+    case WEFT_EVENT_END: take_end(flow, entry, event); return;
+    case WEFT_EVENT_STARTED: return;
     }
 }
 
@@ -310,7 +304,7 @@ static bool submit_first(weft_flow *flow)
     entry->held_by_lead = true;
     const weft_status st = flow->lead.submit(flow->lead.arg, &entry->ask.job);
     if (st == WEFT_OK) {
-        weft_queue_remove(entry);
+        weft_entry_queue_remove(entry);
         weft_journal_set_state(&flow->journal, entry, WEFT_ENTRY_SUBMITTED);
         return true;
     }
@@ -325,7 +319,7 @@ static bool cancel_first(weft_flow *flow)
     weft_entry *const entry = flow->cancels.first;
     const weft_status st = flow->lead.cancel(flow->lead.arg, entry->handle);
     if (st == WEFT_RESOURCE_EXHAUSTED) return false;
-    weft_queue_remove(entry);
+    weft_entry_queue_remove(entry);
     return true;
 }
 

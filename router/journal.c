@@ -92,7 +92,7 @@ void weft_journal_set_state(weft_journal *journal, weft_entry *entry,
 
 void weft_journal_remove(weft_journal *journal, weft_entry *entry)
 {
-    weft_queue_remove(entry);
+    weft_entry_queue_remove(entry);
     journal->slots[weft_handle_slot(entry->handle)] = NULL;
     journal->n_state[entry->state]--;
     if (entry->live_before != NULL)

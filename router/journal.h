@@ -80,7 +80,7 @@ struct weft_entry {
     bool started; /* ever */
     weft_told told;
 
-    weft_queue *queue; /* the one it is in; see queue.h */
+    weft_entry_queue *queue; /* the one it is in; see queue.h */
     weft_entry *before, *after;
     weft_entry *live_before, *live_after;
 };

@@ -5,7 +5,7 @@
 #include "node/base/check.h"
 #include "router/journal.h"
 
-void weft_queue_push(weft_queue *queue, weft_entry *entry)
+void weft_entry_queue_push(weft_entry_queue *queue, weft_entry *entry)
 {
     WEFT_ASSERT(entry->queue == NULL);
     entry->queue = queue;
@@ -18,9 +18,9 @@ void weft_queue_push(weft_queue *queue, weft_entry *entry)
     queue->last = entry;
 }
 
-void weft_queue_remove(weft_entry *entry)
+void weft_entry_queue_remove(weft_entry *entry)
 {
-    weft_queue *const queue = entry->queue;
+    weft_entry_queue *const queue = entry->queue;
     if (queue == NULL) return;
     if (entry->before != NULL)
         entry->before->after = entry->after;
@@ -34,9 +34,9 @@ void weft_queue_remove(weft_entry *entry)
     entry->before = entry->after = NULL;
 }
 
-weft_entry *weft_queue_pop(weft_queue *queue)
+weft_entry *weft_entry_queue_pop(weft_entry_queue *queue)
 {
     weft_entry *const first = queue->first;
-    if (first != NULL) weft_queue_remove(first);
+    if (first != NULL) weft_entry_queue_remove(first);
     return first;
 }

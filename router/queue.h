@@ -11,13 +11,13 @@
 typedef struct weft_entry weft_entry;
 
 /* {0} is an empty one. Embedded in an entry it is its place. */
-typedef struct weft_queue {
+typedef struct weft_entry_queue {
     weft_entry *first, *last;
-} weft_queue;
+} weft_entry_queue;
 
-void weft_queue_push(weft_queue *queue, weft_entry *entry);
-weft_entry *weft_queue_pop(weft_queue *queue); /* NULL: empty */
+void weft_entry_queue_push(weft_entry_queue *queue, weft_entry *entry);
+weft_entry *weft_entry_queue_pop(weft_entry_queue *queue); /* NULL: empty */
 /* Takes it out of the queue it is in; nothing if it is in none. */
-void weft_queue_remove(weft_entry *entry);
+void weft_entry_queue_remove(weft_entry *entry);
 
 #endif

@@ -60,7 +60,7 @@ typedef struct serve {
 static void remark(void *arg, const char *key, const char *reason)
 {
     (void)arg;
-    weft_log(WEFT_LOG_INFO, "model", "remark", "name %s reason \"%s\"", key,
+    weft_log(WEFT_LOG_INFO, "model", "remark", "name \"%s\" reason \"%s\"", key,
              reason);
 }
 
