@@ -20,7 +20,7 @@ typedef __m512 vf;
 
 LANE_FN __mmask16 vf_mask(int32_t n)
 {
-    return n >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << n) - 1u);
+    return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1u);
 }
 LANE_FN vf vf_set1(float x)
 {
