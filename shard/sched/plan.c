@@ -56,7 +56,6 @@ static void preempt(weft_sched *sched, weft_seq *seq)
     if (sched->hold_plans == 0 || !rank_before(&sched->hold, job))
         sched->hold = rank;
     sched->hold_plans = HOLD_PLANS;
-    sched->preempted_now = true;
     sched->n_preempted++;
     add_end(sched, job, WEFT_FINISH_PREEMPTED, WEFT_OK);
     weft_sched_remove(sched, seq);
@@ -85,7 +84,7 @@ static void add_piece(weft_sched *sched, weft_seq *seq, int32_t n_rows)
                                              .first = seq->computed,
                                              .n_rows = n_rows,
                                              .last_of_prompt = seq->expects,
-                                             .started = !seq->started,
+                                             .started = seq->computed == 0,
                                              .tokens = seq->tokens};
     sched->n_rows += n_rows;
 }
@@ -147,7 +146,6 @@ static void plan_chunks(weft_sched *sched)
 static bool is_held_back(const weft_sched *sched, const weft_job *job)
 {
     if (sched->n_running == 0) return false;
-    if (sched->preempted_now) return true;
     if (sched->hold_plans > 0 && rank_before(&sched->hold, job)) return true;
     if (!sched->alone_set) return false;
     return weft_rank_is(&sched->alone, job) ||
@@ -260,7 +258,6 @@ void weft_sched_plan(weft_sched *sched, uint64_t now_ns, weft_plan *plan_out)
     drop_plan(sched);
     weft_sched_bury(sched);
     if (sched->hold_plans > 0) sched->hold_plans--;
-    sched->preempted_now = false;
     sched->prefill_left = sched->limits.chunk_tokens;
 
     expire(sched, now_ns);

@@ -310,7 +310,6 @@ void weft_sched_step_done(weft_sched *sched)
         if (seq == NULL) continue;
         WEFT_ASSERT(!seq->expects);
         seq->computed += sched->pieces[i].n_rows;
-        seq->started = true;
         seq->piece = -1;
         weft_kv_table_trim(&seq->table, sched->config, sched->layout,
                            sched->pool, seq->computed, sched->before_release,

@@ -38,7 +38,8 @@
  * are freed when it ends; if they cannot be had, the job ends FAILED with
  * RESOURCE_EXHAUSTED.
  *
- * Guarantees, each with a test of its name in tests/unit/test_sched.c:
+ * Guarantees, each with a test of its name in tests/unit/test_sched.c or
+ * test_sched_sim.c:
  *   budget, progress, no_starvation, determinism, all_pages_back,
  *   one_end_per_job, decode_first, could_never_fit_is_refused.
  */

@@ -33,7 +33,6 @@ typedef struct weft_seq {
     int32_t slot;
     int32_t *tokens; /* [positions + 1] */
     int32_t n_tokens, computed, goal;
-    bool started; /* a step with rows of it is done */
     weft_kv_table table;
     int64_t quota_tokens;            /* promised at admission */
     int64_t quota_pages[WEFT_KINDS]; /* most held at once meanwhile */
@@ -78,7 +77,6 @@ struct weft_sched {
      * For hold_plans more plans nobody behind it is admitted. */
     weft_rank hold;
     int32_t hold_plans;
-    bool preempted_now; /* in this plan */
 
     /* A sequence that was preempted although no other ran: its pages lay in
      * too many slabs. It runs by itself next time. */
