@@ -1,12 +1,12 @@
 #include "shard/load/index.h"
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "node/base/mem.h"
+#include "shard/model/json.h"
 
 static bool plain_text(const char *text)
 {
@@ -147,21 +147,9 @@ static void read_metadata(const json_t *metadata, weft_index *index)
 weft_status weft_index_parse(const char *json, size_t n, weft_index *out,
                              weft_err *err)
 {
-    json_error_t why;
     weft_index index = {0};
-    json_t *const root = json_loadb(json, n, JSON_REJECT_DUPLICATES, &why);
-    if (root == NULL && json_error_code(&why) == json_error_out_of_memory)
-        return no_memory(err);
-    if (root == NULL)
-        return WEFT_FAIL(err, WEFT_DATA_LOSS, "%s: line %d: not JSON%s",
-                         WEFT_INDEX_FILE, why.line,
-                         json_error_code(&why) == json_error_duplicate_key
-                             ? ": a name comes twice"
-                             : "");
-    weft_status st = WEFT_OK;
-    if (!json_is_object(root))
-        st = WEFT_FAIL(err, WEFT_DATA_LOSS, "%s: not a JSON object",
-                       WEFT_INDEX_FILE);
+    json_t *root = NULL;
+    weft_status st = weft_json_read(WEFT_INDEX_FILE, json, n, &root, err);
     if (st == WEFT_OK)
         st = read_map(json_object_get(root, "weight_map"), &index, err);
     if (st == WEFT_OK) read_metadata(json_object_get(root, "metadata"), &index);

@@ -1,12 +1,12 @@
 #include "shard/load/safetensors.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/matrix.h"
 #include "node/base/mem.h"
+#include "shard/model/json.h"
 
 _Static_assert((int)WEFT_STORED_F32 == (int)WEFT_F32 &&
                    (int)WEFT_STORED_BF16 == (int)WEFT_BF16 &&
@@ -294,24 +294,12 @@ weft_status weft_safetensors_parse(const char *file, const char *json, size_t n,
                                    int64_t file_bytes, weft_safetensors *out,
                                    weft_err *err)
 {
-    json_error_t why;
     weft_safetensors table = {0};
     const int64_t data_offset = WEFT_HEADER_LENGTH_BYTES + (int64_t)n;
-    json_t *const root = json_loadb(json, n, JSON_REJECT_DUPLICATES, &why);
-    if (root == NULL && json_error_code(&why) == json_error_out_of_memory)
-        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
-                         "%s: no memory for its header", file);
-    if (root == NULL) /* jansson's text quotes the file, so it is left out */
-        return WEFT_FAIL(err, WEFT_DATA_LOSS,
-                         "%s: the header is not JSON (at its byte %d)%s", file,
-                         why.position,
-                         json_error_code(&why) == json_error_duplicate_key
-                             ? ": a name comes twice"
-                             : "");
-    weft_status st = WEFT_OK;
-    if (!json_is_object(root))
-        st = WEFT_FAIL(err, WEFT_DATA_LOSS,
-                       "%s: the header is not a JSON object", file);
+    json_t *root = NULL;
+    char what[WEFT_TENSOR_NAME_MAX + 16];
+    (void)snprintf(what, sizeof what, "header of %s", file);
+    weft_status st = weft_json_read(what, json, n, &root, err);
     if (st == WEFT_OK)
         st = read_table(file, root, file_bytes - data_offset, &table, err);
     json_decref(root);

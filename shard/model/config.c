@@ -9,6 +9,7 @@
 
 #include "node/base/file.h"
 #include "shard/model/config_internal.h"
+#include "shard/model/json.h"
 
 /* Real files have a few kilobytes. */
 enum { FILE_BYTES_MAX = 4 << 20, PATH_BYTES = 4096 };
@@ -65,29 +66,6 @@ static const struct {
     {"DeepseekV3ForCausalLM", WEFT_DEEPSEEK_V3},
     {"DeepseekV32ForCausalLM", WEFT_DEEPSEEK_V32},
 };
-
-weft_status weft_config_parse_json(const char *what, const char *json, size_t n,
-                                   json_t **out, weft_err *err)
-{
-    json_error_t why;
-    json_t *const root = json_loadb(json, n, JSON_REJECT_DUPLICATES, &why);
-    if (root == NULL && json_error_code(&why) == json_error_out_of_memory)
-        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED, "%s: no memory to read",
-                         what);
-    if (root == NULL) {
-        /* What jansson quotes from the file may hold control characters. */
-        for (char *c = why.text; *c != '\0'; c++)
-            if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-        return WEFT_FAIL(err, WEFT_DATA_LOSS, "%s: line %d: %s", what, why.line,
-                         why.text);
-    }
-    if (!json_is_object(root)) {
-        json_decref(root);
-        return WEFT_FAIL(err, WEFT_DATA_LOSS, "%s: not a JSON object", what);
-    }
-    *out = root;
-    return WEFT_OK;
-}
 
 static weft_status read_architectures(weft_fields *fields, weft_family family,
                                       weft_err *err)
@@ -304,8 +282,8 @@ weft_status weft_model_config_parse(const weft_config_texts *texts,
     memset(&config, 0, sizeof config);
     config.temperature = config.top_p = config.repetition_penalty = NAN;
     config.top_k_sampling = -1;
-    WEFT_TRY(weft_config_parse_json("config.json", texts->config,
-                                    texts->config_bytes, &root, err));
+    WEFT_TRY(weft_json_read("config.json", texts->config, texts->config_bytes,
+                            &root, err));
     weft_status st = read_root(root, remark, arg, &config, err);
     json_decref(root);
     if (st == WEFT_OK && texts->generation != NULL)

@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "shard/model/json.h"
+
 static weft_status add_stop(const weft_fields *fields, const char *key,
                             const json_t *value, weft_model_config *config,
                             weft_err *err)
@@ -130,8 +132,7 @@ weft_status weft_config_generation(const char *json, size_t n,
                                    weft_model_config *config, weft_err *err)
 {
     json_t *root = NULL;
-    WEFT_TRY(
-        weft_config_parse_json("generation_config.json", json, n, &root, err));
+    WEFT_TRY(weft_json_read("generation_config.json", json, n, &root, err));
     weft_fields fields;
     weft_status st = weft_fields_init(&fields, "generation_config.json: ", root,
                                       NULL, remark, arg, err);

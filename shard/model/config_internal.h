@@ -47,9 +47,4 @@ weft_status weft_config_generation(const char *json, size_t n,
                                    weft_remark_fn remark, void *arg,
                                    weft_model_config *config, weft_err *err);
 
-/* Parse a JSON object; `what` names the file in errors. *out is the caller's,
- * to end with json_decref. DATA_LOSS: not JSON, or a key twice. */
-weft_status weft_config_parse_json(const char *what, const char *json, size_t n,
-                                   json_t **out, weft_err *err);
-
 #endif
