@@ -238,6 +238,14 @@ START_TEST(prompts)
     refuse(&LIMITS, &r, NO, "max_tokens", "1 to 1");
     r.n_ids = 400;
     refuse(&LIMITS, &r, NO, "prompt", "400");
+
+    /* More tokens than the context leaves, where max_tokens is not set. */
+    r = plain();
+    r.max_tokens.set = false;
+    r.min_tokens = (weft_opt_u32){true, CONTEXT - N_PROMPT};
+    refuse(&LIMITS, &r, WEFT_OK, "min_tokens", NULL);
+    r.min_tokens.value++;
+    refuse(&LIMITS, &r, NO, "min_tokens", "0 to 52");
 }
 END_TEST
 

@@ -497,6 +497,12 @@ START_TEST(late_events)
     weft_flow_cancel(t.flow, old, WEFT_CANCELLED, "left");
     ck_assert_int_eq(second->n_chunks + second->n_fails, 0);
     check_load(0, 1, 0);
+    /* The lead has given it back: what it says before it has it again is not
+     * of this run. */
+    send_end(second->handle, WEFT_FINISH_PREEMPTED, WEFT_OK, "");
+    send_tokens(second, (int32_t[]){9}, 1);
+    ck_assert_int_eq(second->n_chunks, 0);
+    check_load(0, 1, 0);
     end();
 }
 END_TEST

@@ -380,6 +380,32 @@ START_TEST(queue_is_bounded)
 }
 END_TEST
 
+/* The lead does not move, so each request ends by its cancel alone, although
+ * its slot has seen cancels of earlier ones, and they come late again. */
+START_TEST(cancels_in_used_slots)
+{
+    enum { TIMES = 3 * (SEQS + QUEUE) };
+    uint64_t handles[TIMES];
+    (void)begin(1 << 30);
+    atomic_store(&lead.paused, true);
+    const weft_request r = asked(5, 3);
+    for (int i = 0; i < TIMES; i++) {
+        client c;
+        client_init(&c, 5);
+        ck_assert_int_eq(generate(&c, &r), WEFT_OK);
+        handles[i] = c.handle;
+        for (int k = 0; k <= i; k++)
+            weft_router_cancel(lead.router, handles[k]);
+        for (int k = 0; k < i; k++) weft_router_cancel(lead.router, handles[k]);
+        wait_for(&c.ended);
+        ck_assert_int_eq(c.status, WEFT_CANCELLED);
+        client_deinit(&c);
+    }
+    wait_idle();
+    end();
+}
+END_TEST
+
 START_TEST(memory_is_bounded)
 {
     client c[3];
@@ -593,6 +619,7 @@ int main(void)
         one_stream,
         text_prompt,
         queue_is_bounded,
+        cancels_in_used_slots,
         memory_is_bounded,
         drain_and_cut,
         small_calls,
