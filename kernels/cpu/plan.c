@@ -1,5 +1,7 @@
 #include "kernels/cpu/plan.h"
 
+#include <string.h>
+
 #include "node/base/check.h"
 
 enum {
@@ -65,7 +67,11 @@ int32_t weft_gemm_plan_make(weft_gemm_plan *plan, const weft_gemm *list,
     int64_t unit = cost / ((int64_t)n_threads * UNITS_PER_THREAD);
     if (unit < UNIT_COST_MIN) unit = UNIT_COST_MIN;
     if (unit > UNIT_COST_MAX) unit = UNIT_COST_MAX;
-    *plan = (weft_gemm_plan){list, n, n_threads, unit};
+    plan->list = list;
+    plan->n = n;
+    plan->n_threads = n_threads;
+    plan->unit_cost = unit;
+    memset(plan->cursor, 0, sizeof plan->cursor);
 
     int64_t n_units = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -76,19 +82,25 @@ int32_t weft_gemm_plan_make(weft_gemm_plan *plan, const weft_gemm *list,
     return (int32_t)n_units;
 }
 
-void weft_gemm_plan_unit(const weft_gemm_plan *plan, int32_t unit,
+void weft_gemm_plan_unit(weft_gemm_plan *plan, int32_t unit, int32_t thread,
                          weft_gemm_unit *unit_out)
 {
-    for (int32_t i = 0; i < plan->n; i++) {
-        const weft_gemm *const g = &plan->list[i];
+    weft_gemm_cursor start = {0, 0};
+    weft_gemm_cursor *const kept =
+        thread < WEFT_GEMM_PLAN_CURSORS ? &plan->cursor[thread] : &start;
+    weft_gemm_cursor at = kept->first_unit <= unit ? *kept : start;
+    for (; at.product < plan->n; at.product++) {
+        const weft_gemm *const g = &plan->list[at.product];
         const struct cut c = cut_product(g, plan->n_threads, plan->unit_cost);
         const int32_t here = c.n_across * c.n_down;
-        if (unit >= here) {
-            unit -= here;
+        if (unit - at.first_unit >= here) {
+            at.first_unit += here;
             continue;
         }
-        const int32_t panel = unit % c.n_across * c.panels;
-        const int32_t row = unit / c.n_across * c.rows;
+        *kept = at;
+        const int32_t within = unit - at.first_unit;
+        const int32_t panel = within % c.n_across * c.panels;
+        const int32_t row = within / c.n_across * c.rows;
         const int32_t panels = c.n_panel - panel, rows = g->n_row - row;
         *unit_out =
             (weft_gemm_unit){.g = g,
