@@ -131,56 +131,111 @@ static void wait_until_unused(weft_engine *engine)
     ck_assert_int_eq(load.kv.slabs, load.kv.slabs_free);
 }
 
-int32_t crowd_run(const harness *h, crowd_job *jobs, int32_t n,
-                  const harness_run *run, int32_t max_seqs)
+/* One run of the crowd. */
+typedef struct meeting {
+    const harness *h;
+    crowd_job *jobs;
+    weft_job *submitted;
+    int32_t n, n_silent; /* jobs in time that have told nothing yet */
+    const crowd_watch *watch;
+    weft_engine *engine;
+    weft_ring *ring;
+} meeting;
+
+static void see_step(void *arg, uint64_t step_ns, int32_t n_rows)
+{
+    const meeting *const m = arg;
+    weft_engine_load load;
+    (void)step_ns, (void)n_rows;
+    if (m->engine == NULL || m->watch->on_load == NULL) return;
+    weft_engine_get_load(m->engine, &load);
+    m->watch->on_load(m->watch->arg, &load);
+}
+
+static void submit_some(meeting *m, bool late)
+{
+    for (int32_t i = 0; i < m->n; i++) {
+        if (m->jobs[i].late != late) continue;
+        m->submitted[i] = job_of(&m->jobs[i], (uint64_t)i);
+        if (m->watch->on_submit != NULL) m->watch->on_submit(m->watch->arg, i);
+        OK(weft_engine_submit(m->engine, &m->submitted[i]));
+    }
+}
+
+static weft_engine_options options_of(const meeting *m, const harness_run *run,
+                                      int32_t max_seqs)
 {
     int32_t longest = 0;
     int64_t bytes = 0;
-    for (int32_t i = 0; i < n; i++) {
-        const int32_t tokens = jobs[i].n_prompt + jobs[i].n_new;
+    for (int32_t i = 0; i < m->n; i++) {
+        const int32_t tokens = m->jobs[i].n_prompt + m->jobs[i].n_new;
         if (tokens > longest) longest = tokens;
-        bytes += crowd_bytes(h, &jobs[i], run);
+        bytes += crowd_bytes(m->h, &m->jobs[i], run);
     }
-    const weft_kv_layout layout = layout_of(h, run);
-    const weft_engine_options options = {
+    const weft_kv_layout layout = layout_of(m->h, run);
+    return (weft_engine_options){
         .kv_bytes =
             run->kv_bytes > 0 ? run->kv_bytes : bytes + 2 * layout.slab_bytes,
         .page_tokens = layout.page_tokens,
         .chunk_tokens = run->chunk_tokens > 0 ? run->chunk_tokens : 512,
         .max_seqs = max_seqs,
-        .max_waiting = n,
+        .max_waiting = m->n,
         .max_context = longest + 1,
         .threads = run->threads > 0 ? run->threads : 1,
-        .profile = h->profile,
+        .profile = m->h->profile,
         .ops = harness_ops(run->cpu_path),
     };
-    weft_ring *ring = NULL;
-    weft_engine *engine = NULL;
-    OK(weft_ring_create(sizeof(weft_event), 16, &ring, &err));
+}
+
+/* Returns whether a job is over. */
+static bool hear(meeting *m, const weft_event *event)
+{
+    crowd_job *const c = &m->jobs[event->handle];
+    const bool silent = c->n_tokens == c->n_prompt;
+    if (m->watch->on_event != NULL) m->watch->on_event(m->watch->arg, event);
+    const bool over =
+        take_event(m->engine, c, &m->submitted[event->handle], event);
+    if (!c->late && silent && (over || c->n_tokens > c->n_prompt))
+        if (--m->n_silent == 0) submit_some(m, true);
+    return over;
+}
+
+int32_t crowd_run_watched(const harness *h, crowd_job *jobs, int32_t n,
+                          const harness_run *run, int32_t max_seqs,
+                          const crowd_watch *watch)
+{
+    meeting m = {.h = h, .jobs = jobs, .n = n, .watch = watch};
+    const weft_engine_options options = options_of(&m, run, max_seqs);
+    OK(weft_ring_create(sizeof(weft_event), 16, &m.ring, &err));
     OK(weft_engine_create(&h->config, weft_model_weights(h->model), &options,
-                          (weft_event_sink){.take = keep_event, .arg = ring},
-                          NULL, NULL, &engine, &err));
-    weft_job *const submitted = weft_mem_new((size_t)n, sizeof *submitted);
-    OK(weft_engine_start(engine, &err));
-    for (int32_t i = 0; i < n; i++) {
-        submitted[i] = job_of(&jobs[i], (uint64_t)i);
-        OK(weft_engine_submit(engine, &submitted[i]));
-    }
-    int32_t left = n, n_preempted = 0;
-    while (left > 0) {
-        weft_event event;
-        weft_ring_wait(ring, weft_clock_now_ns() + WAIT_NS);
-        ck_assert_msg(weft_ring_pop(ring, &event), "%d jobs never ended", left);
-        weft_mem_free(event.top);
-        left -= take_event(engine, &jobs[event.handle],
-                           &submitted[event.handle], &event);
-    }
-    for (int32_t i = 0; i < n; i++) n_preempted += jobs[i].n_preempted;
-    wait_until_unused(engine);
+                          (weft_event_sink){.take = keep_event, .arg = m.ring},
+                          see_step, &m, &m.engine, &err));
+    m.submitted = weft_mem_new((size_t)n, sizeof *m.submitted);
+    for (int32_t i = 0; i < n; i++) m.n_silent += !jobs[i].late;
+    OK(weft_engine_start(m.engine, &err));
+    submit_some(&m, false);
     weft_event event;
-    ck_assert_msg(!weft_ring_pop(ring, &event), "an event after the last one");
-    weft_engine_destroy(engine);
-    weft_ring_destroy(ring);
-    weft_mem_free(submitted);
+    for (int32_t left = n; left > 0;) {
+        weft_ring_wait(m.ring, weft_clock_now_ns() + WAIT_NS);
+        ck_assert_msg(weft_ring_pop(m.ring, &event), "%d jobs never ended",
+                      left);
+        weft_mem_free(event.top);
+        left -= hear(&m, &event);
+    }
+    int32_t n_preempted = 0;
+    for (int32_t i = 0; i < n; i++) n_preempted += jobs[i].n_preempted;
+    wait_until_unused(m.engine);
+    ck_assert_msg(!weft_ring_pop(m.ring, &event),
+                  "an event after the last one");
+    weft_engine_destroy(m.engine);
+    weft_ring_destroy(m.ring);
+    weft_mem_free(m.submitted);
     return n_preempted;
+}
+
+int32_t crowd_run(const harness *h, crowd_job *jobs, int32_t n,
+                  const harness_run *run, int32_t max_seqs)
+{
+    const crowd_watch nothing = {0};
+    return crowd_run_watched(h, jobs, n, run, max_seqs, &nothing);
 }

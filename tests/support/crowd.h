@@ -13,6 +13,7 @@ typedef struct crowd_job {
     uint64_t seed;
     int32_t cancel_after; /* tokens; 0: never */
     uint64_t timeout_ns;  /* deadline from submission; 0: none */
+    bool late; /* submitted when all that are not late have told a token */
 
     int32_t *tokens;  /* [n_prompt + n_new]; the prompt, then what came */
     float *logprobs;  /* [n_new] */
@@ -30,6 +31,19 @@ void crowd_free(crowd_job *job);
  * After the last event nothing may be in use. */
 int32_t crowd_run(const harness *h, crowd_job *jobs, int32_t n,
                   const harness_run *run, int32_t max_seqs);
+
+/* What a test may see of a run: each event in the order it came, and the
+ * engine's load after each step but the last. Entries may be NULL. */
+typedef struct crowd_watch {
+    void *arg;
+    void (*on_event)(void *arg, const weft_event *event); /* handle: the job */
+    void (*on_submit)(void *arg, int32_t job);
+    void (*on_load)(void *arg, const weft_engine_load *load); /* its thread */
+} crowd_watch;
+
+int32_t crowd_run_watched(const harness *h, crowd_job *jobs, int32_t n,
+                          const harness_run *run, int32_t max_seqs,
+                          const crowd_watch *watch);
 
 /* Bytes of KV that `job` takes at its longest, in whole slabs. */
 int64_t crowd_bytes(const harness *h, const crowd_job *job,
