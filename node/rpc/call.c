@@ -256,6 +256,7 @@ static void refuse_path(weft_call *c)
 
 void weft_call_begin(weft_call *c, int32_t n_live)
 {
+    c->begun_ns = weft_clock_now_ns();
     c->deadline_ns = deadline_ns_of(c->deadline);
     grpc_op op;
     memset(&op, 0, sizeof op);
@@ -305,14 +306,22 @@ void weft_call_answer(weft_call *c, grpc_byte_buffer *buffer)
     (void)pthread_mutex_unlock(&c->lock);
 }
 
-/* A client that keeps the deadline itself may be a little ahead of us. */
-enum { DEADLINE_SLACK_NS = 20000000 };
+/* Whether the deadline is what ended the call. The client keeps it too, and is
+ * ahead of us by the time that its request took, and by rounding: gRPC tells
+ * the time that is left with two or three digits. */
+static bool is_late(const weft_call *c)
+{
+    enum { SLACK_NS = 50000000, SLACK_SHARE = 16 };
+    if (c->deadline_ns == UINT64_MAX) return false;
+    const uint64_t allowed_ns =
+        c->deadline_ns > c->begun_ns ? c->deadline_ns - c->begun_ns : 0;
+    return weft_clock_now_ns() + SLACK_NS + allowed_ns / SLACK_SHARE >=
+           c->deadline_ns;
+}
 
 static void client_gone_locked(weft_call *c)
 {
-    const uint64_t now_ns = weft_clock_now_ns();
-    const bool late = c->deadline_ns != UINT64_MAX &&
-                      now_ns + DEADLINE_SLACK_NS >= c->deadline_ns;
+    const bool late = is_late(c);
     if (!c->dead && !c->status_sent) {
         c->ended = false; /* what was queued will not arrive */
         end_locked(c, late ? WEFT_DEADLINE_EXCEEDED : WEFT_CANCELLED,
@@ -339,12 +348,8 @@ void weft_call_on_tag(weft_call *c, tag_kind kind, bool success)
     case TAG_CLOSE:
         if (c->cancelled) client_gone_locked(c);
         break;
-    case TAG_SEND:
-        on_sent_locked(c, success);
-        break;
-    case TAG_WAKE:
-        c->wake_posted = false;
-        break;
+    case TAG_SEND: on_sent_locked(c, success); break;
+    case TAG_WAKE: c->wake_posted = false; break;
     case TAG_RECV:
         c->recv_posted = false;
         /* No message: the client has said all it wanted. */
@@ -356,8 +361,7 @@ void weft_call_on_tag(weft_call *c, tag_kind kind, bool success)
         take_message(c);
         (void)pthread_mutex_lock(&c->lock);
         break;
-    default:
-        break;
+    default: break;
     }
     c->outstanding--;
     advance_and_unlock(c);

@@ -27,6 +27,7 @@ weft_rpc_options weft_rpc_options_default(void)
 {
     return (weft_rpc_options){
         .message_bytes_max = 16u << 20,
+        .incoming_bytes_max = 1u << 30,
         .decoded_bytes_max = 64u << 20,
         .waiting_bytes_max = 16u << 20,
         .streams_max = 1024,
@@ -42,19 +43,34 @@ static void log_grpc(gpr_log_func_args *args)
              args->file, args->line, args->message);
 }
 
-static grpc_arg integer_arg(const char *key, int value)
+/* gRPC's keys are not const, and not written to. */
+static char *key_of(const char *key)
 {
     union {
         const char *from;
         char *to;
     } name = {.from = key};
-    return (grpc_arg){
-        .type = GRPC_ARG_INTEGER, .key = name.to, .value = {.integer = value}};
+    return name.to;
+}
+
+static grpc_arg integer_arg(const char *key, int value)
+{
+    return (grpc_arg){.type = GRPC_ARG_INTEGER,
+                      .key = key_of(key),
+                      .value = {.integer = value}};
 }
 
 static grpc_server *create_grpc(const weft_rpc_options *o)
 {
+    /* gRPC takes in the whole of a message before it finds it too large. Only a
+     * quota bounds what clients make it hold, and at its end gRPC picks calls
+     * of any client to end: the last resort before the process dies. */
+    grpc_resource_quota *quota = grpc_resource_quota_create("weft server");
+    grpc_resource_quota_resize(quota, o->incoming_bytes_max);
     grpc_arg list[] = {
+        {.type = GRPC_ARG_POINTER,
+         .key = key_of(GRPC_ARG_RESOURCE_QUOTA),
+         .value = {.pointer = {quota, grpc_resource_quota_arg_vtable()}}},
         /* Else a second server could share the port without an error. */
         integer_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
         integer_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH,
@@ -71,7 +87,9 @@ static grpc_server *create_grpc(const weft_rpc_options *o)
     };
     const grpc_channel_args args = {.num_args = sizeof list / sizeof *list,
                                     .args = list};
-    return grpc_server_create(&args, NULL);
+    grpc_server *server = grpc_server_create(&args, NULL);
+    grpc_resource_quota_unref(quota);
+    return server;
 }
 
 /* --- the loop ------------------------------------------------------------ */

@@ -4,8 +4,9 @@
  * grpc.health.v1.Health and server reflection v1 and v1alpha. Any other method
  * is UNIMPLEMENTED. It knows no models, and no policy beyond the limits below.
  *
- * Limits hold before anything is decoded: the size of a message, the streams of
- * a connection, the calls in all. Compressed messages are refused, since their
+ * Limits hold before anything is decoded: the size of a message and of all that
+ * are coming in (beyond which gRPC ends calls that send), the streams of a
+ * connection, the calls in all. Compressed messages are refused, since their
  * size is not known before they are taken apart.
  *
  * Draining, in this order: set_serving(false) (health says NOT_SERVING, Watch
@@ -27,11 +28,12 @@ typedef struct weft_rpc_server weft_rpc_server;
 
 typedef struct weft_rpc_options {
     const char *listen; /* HOST:PORT or [HOST]:PORT; port 0 takes a free one */
-    size_t message_bytes_max; /* of a received message */
-    size_t decoded_bytes_max; /* of one request in memory */
-    size_t waiting_bytes_max; /* of one stream, for its client to take */
-    int32_t streams_max;      /* of one connection */
-    int32_t calls_max;        /* in all; more are RESOURCE_EXHAUSTED */
+    size_t message_bytes_max;  /* of a received message */
+    size_t incoming_bytes_max; /* of all messages that are being received */
+    size_t decoded_bytes_max;  /* of one request in memory */
+    size_t waiting_bytes_max;  /* of one stream, for its client to take */
+    int32_t streams_max;       /* of one connection */
+    int32_t calls_max;         /* in all; more are RESOURCE_EXHAUSTED */
     uint64_t stall_ns; /* a client that takes nothing for so long is cut */
     const weft_service_ops *ops; /* borrowed until destroy */
     void *ops_arg;

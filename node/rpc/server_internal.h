@@ -57,7 +57,7 @@ struct weft_call {
     weft_rpc_server *server;
     const method *method;      /* NULL: none has the path */
     weft_call *before, *after; /* list of live calls; the server's lock */
-    uint64_t id, deadline_ns;
+    uint64_t id, begun_ns, deadline_ns;
 
     /* The loop's. */
     grpc_call *call;

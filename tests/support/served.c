@@ -1,6 +1,7 @@
 #include "tests/support/served.h"
 
 #include <check.h>
+#include <string.h>
 
 served serve(weft_rpc_options options)
 {
@@ -12,11 +13,6 @@ served serve(weft_rpc_options options)
     const weft_status st = weft_rpc_server_start(&options, &s.server, &err);
     ck_assert_msg(st == WEFT_OK, "%s", err.text);
     return s;
-}
-
-static bool is_idle(const weft_fake_counts *counts, int value)
-{
-    return counts->live == value;
 }
 
 void serve_end(served *s)
@@ -35,4 +31,69 @@ weft_client *serve_client(const served *s)
         weft_rpc_server_address(s->server), SECONDS(20), &client, &err);
     ck_assert_msg(st == WEFT_OK, "%s", err.text);
     return client;
+}
+
+bool is_idle(const weft_fake_counts *counts, int value)
+{
+    return counts->live == value;
+}
+
+static void check_logprobs(const weft_chunk *chunk, int32_t n_top)
+{
+    ck_assert_uint_eq(chunk->logprobs.n_tokens, n_top < 0 ? 0 : chunk->n_ids);
+    for (size_t i = 0; i < chunk->logprobs.n_tokens; i++) {
+        ck_assert_int_eq(chunk->logprobs.ids[i], chunk->ids[i]);
+        if (n_top > 0) ck_assert_int_eq(chunk->logprobs.n_top[i], n_top);
+    }
+}
+
+bool on_response(void *arg, const weft_generate_response *response)
+{
+    struct seen *seen = arg;
+    if (response->is_complete) {
+        const weft_complete *done = &response->complete;
+        seen->completes++;
+        if (seen->chunks == 0) seen->tokens = (int32_t)done->n_ids;
+        ck_assert_int_eq((int32_t)done->n_ids, seen->tokens);
+        for (int32_t i = 0; i < seen->tokens; i++)
+            ck_assert_int_eq(done->ids[i], i);
+        if (seen->chunks > 0) ck_assert_uint_eq(done->text.n, seen->text_bytes);
+        ck_assert_uint_eq(done->finish_reason.n, 6);
+        return true;
+    }
+    const weft_chunk *chunk = &response->chunk;
+    ck_assert_uint_gt(chunk->n_ids, 0);
+    for (size_t i = 0; i < chunk->n_ids; i++)
+        ck_assert_int_eq(chunk->ids[i], seen->tokens + (int32_t)i);
+    check_logprobs(chunk, seen->n_top);
+    seen->tokens += (int32_t)chunk->n_ids;
+    seen->text_bytes += chunk->text.n;
+    ck_assert_uint_eq(chunk->completion_tokens, (uint32_t)seen->tokens);
+    if (seen->chunks++ == 0 && seen->on_first != NULL) seen->on_first();
+    return seen->stop_at == 0 || seen->tokens < seen->stop_at;
+}
+
+weft_generate_request request_of(const char *text, uint32_t max_tokens)
+{
+    return (weft_generate_request){
+        .prompt = WEFT_PROMPT_TEXT,
+        .text = {text, strlen(text)},
+        .stream = true,
+        .sampling = {.max_tokens = {true, max_tokens}},
+    };
+}
+
+bool is_cancelled(const weft_fake_counts *counts, int value)
+{
+    return counts->cancelled >= value;
+}
+
+bool is_started(const weft_fake_counts *counts, int value)
+{
+    return counts->started >= value;
+}
+
+bool has_made(const weft_fake_counts *counts, int value)
+{
+    return counts->tokens >= value;
 }

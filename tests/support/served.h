@@ -22,4 +22,26 @@ served serve(weft_rpc_options options);
 void serve_end(served *served);
 weft_client *serve_client(const served *served);
 
+/* What a stream brought, checked as it comes. */
+struct seen {
+    int32_t tokens, chunks, completes;
+    int32_t n_top;     /* expected in each chunk; -1: no logprobs */
+    int32_t stop_at;   /* cancel when so many tokens have come; 0: never */
+    size_t text_bytes; /* of the chunks */
+    void (*on_first)(void);
+};
+
+/* For weft_client_generate; arg: a struct seen. Tokens are those of the fake,
+ * in order, and the complete is their sum. */
+bool on_response(void *arg, const weft_generate_response *response);
+
+/* A streaming request for a text prompt. */
+weft_generate_request request_of(const char *text, uint32_t max_tokens);
+
+/* For weft_fake_wait. */
+bool is_idle(const weft_fake_counts *counts, int value);      /* so many live */
+bool is_cancelled(const weft_fake_counts *counts, int value); /* at least */
+bool is_started(const weft_fake_counts *counts, int value);
+bool has_made(const weft_fake_counts *counts, int value); /* tokens */
+
 #endif
