@@ -57,7 +57,7 @@ struct weft_router {
     bool started, stopped;
 };
 
-/* -- slots and memory ------------------------------------------------------ */
+/* -- slots and memory ----------------------------------------------------- */
 
 /* 0: all taken. */
 static uint64_t slot_acquire(weft_router *router, uint64_t serial)
@@ -112,7 +112,7 @@ static void release_entry(void *arg, const weft_entry *entry)
     slot_release(router, entry->handle);
 }
 
-/* -- the way in ------------------------------------------------------------ */
+/* -- the way in ----------------------------------------------------------- */
 
 static void push_open(void *arg, weft_entry *entry)
 {
@@ -279,7 +279,7 @@ weft_status weft_router_detokenize(weft_router *router, const uint32_t *ids,
     return st;
 }
 
-/* -- the router's thread --------------------------------------------------- */
+/* -- the router's thread -------------------------------------------------- */
 
 static void publish_load(weft_router *router)
 {
@@ -388,7 +388,7 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* -- life ------------------------------------------------------------------ */
+/* -- life ----------------------------------------------------------------- */
 
 static weft_status create_parts(weft_router *router, weft_err *err)
 {

@@ -30,8 +30,7 @@ struct weft_text_thread {
     bool started;
 };
 
-/* -- the thread --------------------------------------------------------------
- */
+/* -- the thread ----------------------------------------------------------- */
 
 static weft_status encode_prompt(weft_text_thread *thread, weft_entry *entry,
                                  weft_err *err)
@@ -142,8 +141,7 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* -- the way in --------------------------------------------------------------
- */
+/* -- the way in ----------------------------------------------------------- */
 
 void weft_text_thread_push(weft_text_thread *thread, weft_entry *entry)
 {
@@ -204,8 +202,7 @@ weft_status weft_text_thread_detokenize(weft_text_thread *thread,
     return push_call(thread, &call, err);
 }
 
-/* -- life --------------------------------------------------------------------
- */
+/* -- life ----------------------------------------------------------------- */
 
 weft_status weft_text_thread_create(const weft_tokenizer *tokenizer,
                                     const weft_admit_limits *limits,

@@ -4,8 +4,7 @@
 
 #include "node/base/mem.h"
 
-/* -- logprobs ----------------------------------------------------------------
- */
+/* -- logprobs ------------------------------------------------------------- */
 
 static weft_status store_init(weft_logprob_store *store, int32_t n,
                               int32_t width, weft_err *err)
@@ -67,8 +66,7 @@ static weft_logprob_rows store_rows(const weft_logprob_store *store,
     };
 }
 
-/* -- life --------------------------------------------------------------------
- */
+/* -- life ----------------------------------------------------------------- */
 
 weft_status weft_told_init(weft_told *told, const weft_tokenizer *tokenizer,
                            const weft_admitted *ask, weft_err *err)
@@ -106,8 +104,7 @@ void weft_told_deinit(weft_told *told)
     *told = (weft_told){0};
 }
 
-/* -- what the lead says ------------------------------------------------------
- */
+/* -- what the lead says --------------------------------------------------- */
 
 weft_status weft_told_add_prompt(weft_told *told, const weft_admitted *ask,
                                  const weft_event *event, weft_err *err)
@@ -185,8 +182,7 @@ weft_status weft_told_flush(weft_told *told, const weft_admitted *ask,
     return weft_stops_finish(told->stops, &told->text, err);
 }
 
-/* -- what the client hears ---------------------------------------------------
- */
+/* -- what the client hears ------------------------------------------------ */
 
 static const int32_t *generated(const weft_admitted *ask)
 {

@@ -13,8 +13,7 @@ struct weft_gauges {
     _Atomic bool started;
 };
 
-/* -- what comes --------------------------------------------------------------
- */
+/* -- what comes ----------------------------------------------------------- */
 
 static void queued(void *arg, uint64_t ns)
 {
@@ -70,8 +69,7 @@ void weft_gauges_count_end(void *gauges, weft_status status)
     weft_metrics_count_request(g->metrics, status);
 }
 
-/* -- what is asked -----------------------------------------------------------
- */
+/* -- what is asked -------------------------------------------------------- */
 
 static void set_kv(weft_metrics *m, weft_kv_kind kind, int64_t used,
                    int64_t free_bytes)
@@ -158,8 +156,7 @@ weft_http_ops weft_gauges_http_ops(weft_gauges *gauges)
                            .arg = gauges};
 }
 
-/* -- life --------------------------------------------------------------------
- */
+/* -- life ----------------------------------------------------------------- */
 
 weft_status weft_gauges_create(weft_gauges **gauges_out, weft_err *err)
 {

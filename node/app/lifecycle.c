@@ -34,7 +34,7 @@ static void take_signal(int number)
         (void)sem_post(&lifecycle.drain);
         return;
     }
-    /* No clean-up: it is what somebody no longer wants to wait for. */
+    /* No clean-up: the sender of a second signal does not want to wait. */
     _exit(phase == STARTING ? WEFT_EXIT_DONE : WEFT_EXIT_INTERNAL);
 }
 

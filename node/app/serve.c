@@ -54,8 +54,7 @@ typedef struct serve {
     weft_rpc_server *rpc;
 } serve;
 
-/* -- what is told on stderr --------------------------------------------------
- */
+/* -- what is told on stderr ----------------------------------------------- */
 
 static void remark(void *arg, const char *key, const char *reason)
 {
@@ -104,8 +103,7 @@ static void tell_progress(void *arg, int64_t done_bytes, int64_t total_bytes)
                   percent, total_bytes / MIB, percent == 100 ? "\n" : "");
 }
 
-/* -- start -------------------------------------------------------------------
- */
+/* -- start ---------------------------------------------------------------- */
 
 /* The folder's own name, also for "." and "model/". */
 static void take_name(serve *s)
@@ -317,8 +315,7 @@ static weft_status start(serve *s, weft_doing *doing_out, weft_err *err)
     return WEFT_OK;
 }
 
-/* -- end ---------------------------------------------------------------------
- */
+/* -- end ------------------------------------------------------------------ */
 
 static bool nothing_live(void *arg)
 {

@@ -19,8 +19,7 @@ struct weft_service {
     live_call *live; /* [max_live], by the handle's slot */
 };
 
-/* -- answers: the router's words to the wire's -------------------------------
- */
+/* -- answers: the router's words to the wire's ---------------------------- */
 
 static weft_logprobs wire_logprobs(const weft_logprob_rows *rows)
 {
@@ -92,8 +91,7 @@ static void send_fail(void *arg, weft_status status, const char *text,
 static const weft_client_ops CLIENT = {
     .chunk = send_chunk, .complete = send_complete, .fail = send_fail};
 
-/* -- Generate ----------------------------------------------------------------
- */
+/* -- Generate ------------------------------------------------------------- */
 
 static weft_request router_request(const weft_call *call,
                                    const weft_generate_request *request)
@@ -165,8 +163,7 @@ static void do_cancel(void *arg, uint64_t call_id, weft_status why)
                                service->live[i].handle);
 }
 
-/* -- the small calls ---------------------------------------------------------
- */
+/* -- the small calls ------------------------------------------------------ */
 
 /* A call that could not be put in line; later there may be room. */
 static void refuse(weft_call *call, weft_status st, const weft_err *err)
@@ -285,8 +282,7 @@ static void ended(void *arg, weft_status status)
     service->options.count_end(service->options.count_arg, status);
 }
 
-/* -- life --------------------------------------------------------------------
- */
+/* -- life ----------------------------------------------------------------- */
 
 weft_service_ops weft_service_get_ops(void)
 {

@@ -19,8 +19,7 @@ enum { SEQS = 4, QUEUE = 12, VOCAB = 256, IDS_MAX = 64, HELD_MAX = 64 };
 
 static const uint64_t DEADLINE_NS = 120000000000U;
 
-/* -- a lead on a thread of its own -------------------------------------------
- */
+/* -- a lead on a thread of its own ---------------------------------------- */
 
 typedef struct held_job {
     const weft_job *job; /* NULL: free */
@@ -133,8 +132,7 @@ static void *lead_run(void *arg)
     return NULL;
 }
 
-/* -- clients -----------------------------------------------------------------
- */
+/* -- clients -------------------------------------------------------------- */
 
 typedef struct client {
     uint64_t seed;
@@ -224,8 +222,7 @@ static void check_ids(const client *c, int32_t n)
         ck_assert_int_eq(c->ids[i], token_at(&job, 3 + i));
 }
 
-/* -- a router and its lead ---------------------------------------------------
- */
+/* -- a router and its lead ------------------------------------------------ */
 
 static weft_tokenizer *tokenizer;
 
@@ -297,8 +294,7 @@ static weft_status generate(client *c, const weft_request *request)
     return st;
 }
 
-/* -- tests -------------------------------------------------------------------
- */
+/* -- tests ---------------------------------------------------------------- */
 
 START_TEST(one_stream)
 {
@@ -581,50 +577,13 @@ START_TEST(storm)
 }
 END_TEST
 
-START_TEST(create_survives_every_allocation_failure)
-{
-    const weft_router_options options = {.max_seqs = 2, .max_queue = 2};
-    weft_status st = WEFT_RESOURCE_EXHAUSTED;
-    int failures = 0;
-    for (; st != WEFT_OK; failures += st != WEFT_OK) {
-        weft_router *router = NULL;
-        ck_assert_int_lt(failures, 100);
-        const long live = weft_mem_live();
-        weft_mem_fail_after(failures);
-        st = weft_router_create(&options, &router, NULL);
-        weft_mem_fail_after(-1);
-        if (st == WEFT_OK)
-            weft_router_destroy(router);
-        else
-            ck_assert_int_eq(st, WEFT_RESOURCE_EXHAUSTED);
-        ck_assert_int_eq(weft_mem_live(), live);
-    }
-    ck_assert_int_gt(failures, 5);
-    const weft_router_options wrong[] = {
-        {.max_seqs = 0, .max_queue = 2},
-        {.max_seqs = 1, .max_queue = -1},
-        {.max_seqs = INT32_MAX, .max_queue = INT32_MAX},
-    };
-    for (int i = 0; i < 3; i++) {
-        weft_router *router = NULL;
-        ck_assert_int_eq(weft_router_create(&wrong[i], &router, NULL),
-                         WEFT_INVALID_ARGUMENT);
-    }
-}
-END_TEST
-
 int main(void)
 {
     const TTest *const tests[] = {
-        one_stream,
-        text_prompt,
-        queue_is_bounded,
-        cancels_in_used_slots,
-        memory_is_bounded,
-        drain_and_cut,
-        small_calls,
-        storm,
-        create_survives_every_allocation_failure,
+        one_stream,        text_prompt,
+        queue_is_bounded,  cancels_in_used_slots,
+        memory_is_bounded, drain_and_cut,
+        small_calls,       storm,
     };
     return WEFT_SUITE_RUN("router", tests);
 }
