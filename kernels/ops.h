@@ -62,7 +62,8 @@ typedef struct weft_gemm {
 
 /* y = w * x / sqrt(mean(x^2) + eps) * scale, row by row. With rounding: the
  * product with w is rounded once, and once more after `scale` if it is not 1.
- * y may be x. Source: Zhang and Sennrich, arXiv 1910.07467. */
+ * In order: r = 1 / sqrt(mean + eps), y = (x r) w, then y scale unless scale is
+ * 1. y may be x. Source: Zhang and Sennrich, arXiv 1910.07467. */
 typedef struct weft_rms_norm {
     const float *x, *w;
     float *y;
@@ -73,7 +74,8 @@ typedef struct weft_rms_norm {
 } weft_rms_norm;
 
 /* y = w * (x - mean) / sqrt(var + eps) + b, var the mean of squared deviations.
- * y may be x. */
+ * In order: r = 1 / sqrt(var + eps), y = fma((x - mean) r, w, b). y may be x.
+ */
 typedef struct weft_layer_norm {
     const float *x, *w, *b;
     float *y;
@@ -119,8 +121,8 @@ typedef struct weft_silu_mul {
     weft_round round;
 } weft_silu_mul;
 
-/* x[r, h, :] *= sigmoid(g[r, h]) over `head_width` channels; head_width 1 is
- * the elementwise gate. */
+/* x[r, h, :] *= sigmoid(g[r, h]), sigmoid(z) = 1 / (1 + exp(-z)), over
+ * `head_width` channels; head_width 1 is the elementwise gate. */
 typedef struct weft_gate {
     float *x;
     const float *g;
@@ -208,10 +210,10 @@ typedef struct weft_attn {
  * rising order from 0 by fused multiply-add, dots by 16 lanes; j over
  * [0, position]. The top_k largest (score desc, then position asc; -0 = +0) are
  * written to keys_out[r * top_k ...] in position order and their number to
- * n_keys_out[r]. A row with position < top_k gets every key without scoring.
- * scratch: n_threads rows of scratch_stride >= largest position + 1 floats,
- * and beside it scratch_ids of the same shape.
- * Source: DeepSeek-V3.2; model-spec 2.5. */
+ * n_keys_out[r]. relu(NaN) is NaN, and NaN ranks below everything. A row with
+ * position < top_k gets every key without scoring. scratch: n_threads rows of
+ * scratch_stride >= largest position + 1 floats, and beside it scratch_ids of
+ * the same shape. Source: DeepSeek-V3.2; model-spec 2.5. */
 typedef struct weft_index_select {
     weft_paged keys;
     const weft_row *rows;
@@ -236,7 +238,8 @@ enum { WEFT_ROUTE_EXPERTS_MAX = 4096 };
 /* Which experts a token goes to, and with what weight (model-spec 2.6).
  * logits [n_row, n_expert]; bias [n_expert] or NULL (it chooses, it does not
  * weigh). Ties go to the lowest index, for groups too. Experts come in order of
- * falling choice score: that is the slot order. */
+ * falling choice score: that is the slot order. Sums over the chosen experts
+ * are reductions along a row. */
 typedef struct weft_route {
     const float *logits;
     const float *bias;
@@ -268,7 +271,8 @@ typedef struct weft_combine {
 
 /* What sampling needs to know of a row of logits: the largest, its lowest
  * index, and log(sum(exp(x - max))) + max. The sum runs in blocks of 1024
- * elements (16 lanes in a block), block sums added in order. */
+ * elements (16 lanes in a block), block sums added in order. If the largest is
+ * infinite, so is the log. */
 typedef struct weft_vocab_stat {
     float max, log_sum_exp;
     int32_t argmax;
