@@ -3,6 +3,15 @@
 #include <check.h>
 #include <string.h>
 
+#ifdef __SANITIZE_THREAD__
+/* gRPC may end without joining a thread of its executor. */
+const char *__tsan_default_suppressions(void);
+const char *__tsan_default_suppressions(void)
+{
+    return "thread:grpc_core::Thread::Thread\n";
+}
+#endif
+
 served serve(weft_rpc_options options)
 {
     served s = {.fake = weft_fake_create()};
