@@ -176,7 +176,7 @@ static weft_status admit_stop_ids(const weft_admit_limits *limits,
     if (n_own == 0) return WEFT_OK;
 
     int32_t *const ids =
-        weft_arena_new(arena, (size_t)(n_model + n_own), sizeof *ids);
+        weft_arena_new(arena, (size_t)n_model + (size_t)n_own, sizeof *ids);
     if (ids == NULL) return no_memory(arena, "stop_token_ids", err);
     int32_t n = n_model;
     if (n > 0) memcpy(ids, limits->stop_ids, (size_t)n * sizeof *ids);

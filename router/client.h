@@ -13,6 +13,12 @@
 
 #include "router/admit.h"
 
+/* When trying again may help. */
+enum {
+    WEFT_RETRY_FULL_MS = 500,   /* a queue or memory limit is reached */
+    WEFT_RETRY_DRAIN_MS = 1000, /* this node is going; another will come */
+};
+
 /* Logprobs of n tokens in a row. Token i has n_top[i] alternatives; they follow
  * one another in top_values and top_ids. */
 typedef struct weft_logprob_rows {

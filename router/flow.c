@@ -76,6 +76,14 @@ static void fail(weft_flow *flow, weft_entry *entry, weft_status status,
     close_entry(flow, entry);
 }
 
+/* For a reason found here. Memory that is short for a moment may be there
+ * later; a request that is wrong stays so. */
+static void fail_for(weft_flow *flow, weft_entry *entry, const weft_err *err)
+{
+    fail(flow, entry, err->status, err->text,
+         err->status == WEFT_RESOURCE_EXHAUSTED ? WEFT_RETRY_FULL_MS : -1);
+}
+
 static void send_chunk(weft_entry *entry, int32_t n_ids)
 {
     weft_stream_chunk chunk;
@@ -120,7 +128,7 @@ static void abort_entry(weft_flow *flow, weft_entry *entry)
 {
     weft_err err = {0};
     if (weft_told_flush(&entry->told, &entry->ask, &err) != WEFT_OK) {
-        fail(flow, entry, err.status, err.text, -1);
+        fail_for(flow, entry, &err);
         return;
     }
     send_chunk(entry, 0);
@@ -155,7 +163,7 @@ static void admit(weft_flow *flow, weft_entry *entry)
     weft_err err = {0};
     if (weft_told_init(&entry->told, flow->tokenizer, &entry->ask, &err) !=
         WEFT_OK) {
-        fail(flow, entry, err.status, err.text, -1);
+        fail_for(flow, entry, &err);
         return;
     }
     enqueue(flow, entry);
@@ -184,7 +192,7 @@ void weft_flow_text_done(weft_flow *flow, weft_entry *entry)
     if (entry->state == WEFT_ENTRY_CLOSING)
         free_entry(flow, entry);
     else if (entry->text_err.status != WEFT_OK)
-        fail(flow, entry, entry->text_err.status, entry->text_err.text, -1);
+        fail_for(flow, entry, &entry->text_err);
     else
         admit(flow, entry);
 }
@@ -223,7 +231,7 @@ static void take_token(weft_flow *flow, weft_entry *entry,
     note_token(flow, entry, now_ns);
     if (weft_told_add(&entry->told, &entry->ask, event, &last, &err) !=
         WEFT_OK) {
-        fail(flow, entry, err.status, err.text, -1);
+        fail_for(flow, entry, &err);
         return;
     }
     send_chunk(entry, 1);
@@ -261,7 +269,7 @@ static void take_prompt(weft_flow *flow, weft_entry *entry,
 {
     weft_err err = {0};
     if (weft_told_add_prompt(&entry->told, &entry->ask, event, &err) != WEFT_OK)
-        fail(flow, entry, err.status, err.text, -1);
+        fail_for(flow, entry, &err);
 }
 
 /* The entry may be gone after this. */

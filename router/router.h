@@ -27,9 +27,7 @@
 #include "router/text/tokenizer.h"
 
 enum {
-    WEFT_RETRY_FULL_MS = 500,   /* a queue or memory limit is reached */
-    WEFT_RETRY_DRAIN_MS = 1000, /* this node is going; another will come */
-    WEFT_ABORT_IDS_MAX = 4096,  /* of one Abort */
+    WEFT_ABORT_IDS_MAX = 4096, /* of one Abort */
 };
 
 typedef struct weft_router weft_router;

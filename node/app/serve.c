@@ -29,9 +29,9 @@
 #include "node/rpc/http/http.h"
 #include "node/rpc/server.h"
 
-static const int64_t MIB = 1024 * 1024;
+static const int64_t MIB = INT64_C(1) << 20;
 /* What requests hold beside the KV pool: ids, logprobs, texts in line. */
-static const int64_t REQUEST_BYTES_MAX = 256 * 1024 * 1024;
+static const int64_t REQUEST_BYTES_MAX = INT64_C(256) << 20;
 static const uint64_t SECOND_NS = 1000000000U;
 /* For streams that have their end to reach their clients. */
 static const uint64_t LAST_WORDS_NS = 1000000000U;
@@ -394,19 +394,17 @@ int weft_command_serve(const weft_options *options)
 {
     weft_err err = {0};
     serve *const s = weft_mem_new(1, sizeof *s);
-    weft_status st = WEFT_OK;
-    if (s == NULL)
-        st = WEFT_FAIL(&err, WEFT_RESOURCE_EXHAUSTED, "out of memory");
-    else
-        st = weft_lifecycle_begin(&err);
-    int code = 0;
-    if (st == WEFT_OK) {
-        s->options = options;
-        code = run(s);
-        weft_lifecycle_end();
-    } else {
-        code = weft_fail_with(weft_exit_of(st, WEFT_DOING_START), &err);
+    if (s == NULL) {
+        (void)WEFT_FAIL(&err, WEFT_RESOURCE_EXHAUSTED, "out of memory");
+        return weft_fail_with(WEFT_EXIT_RESOURCE, &err);
     }
+    s->options = options;
+    int code = WEFT_EXIT_DONE;
+    if (weft_lifecycle_begin(&err) == WEFT_OK)
+        code = run(s);
+    else
+        code = weft_fail_with(WEFT_EXIT_RESOURCE, &err);
+    weft_lifecycle_end();
     weft_mem_free(s);
     return code;
 }

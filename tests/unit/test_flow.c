@@ -518,6 +518,7 @@ START_TEST(out_of_memory)
     weft_fake_send_tokens(a, (int32_t[]){70}, 1);
     weft_mem_fail_after(-1);
     ck_assert_int_eq(a->status, WEFT_RESOURCE_EXHAUSTED);
+    ck_assert_int_gt(a->retry_after_ms, 0);
     weft_fake_tick();
     ck_assert_int_eq(weft_fake_lead.n_cancels, 1);
     weft_request r = weft_fake_request(9);
