@@ -24,7 +24,7 @@ enum {
 #ifdef NDEBUG
     LENGTH_USUAL = 20000,
 #else
-    LENGTH_USUAL = 5000,
+    LENGTH_USUAL = 8000,
 #endif
 };
 

@@ -7,7 +7,7 @@
 #include "node/base/mem.h"
 #include "tests/support/synth.h"
 
-static const uint64_t WAIT_NS = 60ULL * 1000 * 1000 * 1000;
+static const uint64_t WAIT_NS = 20ULL * 1000 * 1000 * 1000;
 
 #define OK(call)                                                               \
     do {                                                                       \
