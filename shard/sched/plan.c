@@ -49,10 +49,6 @@ static void preempt(weft_sched *sched, weft_seq *seq)
 {
     const weft_job *const job = seq->job;
     const weft_rank rank = {.priority = job->priority, .age = job->age};
-    if (sched->n_running == 1) {
-        sched->alone = rank;
-        sched->alone_set = true;
-    }
     if (sched->hold_plans == 0 || !rank_before(&sched->hold, job))
         sched->hold = rank;
     sched->hold_plans = HOLD_PLANS;
@@ -145,11 +141,8 @@ static void plan_chunks(weft_sched *sched)
 /* With nobody running there is room for anyone and nothing to wait for. */
 static bool is_held_back(const weft_sched *sched, const weft_job *job)
 {
-    if (sched->n_running == 0) return false;
-    if (sched->hold_plans > 0 && rank_before(&sched->hold, job)) return true;
-    if (!sched->alone_set) return false;
-    return weft_rank_is(&sched->alone, job) ||
-           weft_rank_is(&sched->alone, sched->running[0]->job);
+    return sched->n_running > 0 && sched->hold_plans > 0 &&
+           rank_before(&sched->hold, job);
 }
 
 static weft_seq *free_slot(weft_sched *sched)

@@ -157,13 +157,6 @@ void weft_sched_remove(weft_sched *sched, weft_seq *seq)
     weft_sched_count_reserved(sched, seq);
 }
 
-/* A job left for good, so no trace of its rank is needed. */
-static void forget_rank(weft_sched *sched, const weft_job *job)
-{
-    if (sched->alone_set && weft_rank_is(&sched->alone, job))
-        sched->alone_set = false;
-}
-
 /* ---- submit and cancel -------------------------------------------------- */
 
 int64_t weft_sched_positions(const weft_sched *sched, const weft_job *job)
@@ -245,7 +238,6 @@ weft_status weft_sched_cancel(weft_sched *sched, uint64_t handle)
     for (int32_t i = 0; i < sched->n_running; i++) {
         weft_seq *const seq = sched->running[i];
         if (seq->job->handle != handle) continue;
-        forget_rank(sched, seq->job);
         weft_sched_remove(sched, seq);
         return WEFT_OK;
     }
@@ -297,7 +289,6 @@ weft_finish weft_sched_commit(weft_sched *sched, int32_t slot, int32_t token)
     seq->tokens[seq->n_tokens++] = token;
     const weft_finish finish = finish_of(sched, seq, token);
     if (finish != WEFT_FINISH_NONE) {
-        forget_rank(sched, seq->job);
         weft_sched_remove(sched, seq);
     }
     return finish;

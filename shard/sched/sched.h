@@ -27,8 +27,9 @@
  * and nobody behind a preempted job is let in for a few plans, until it is
  * back.
  *   - a sequence that runs alone and still finds no page, because its own pages
- *     lie in too many slabs, is preempted too; when it comes back it runs by
- *     itself, from an empty pool, where check at submit says that it fits.
+ *     lie in too many slabs, is preempted too. It comes back to a pool that is
+ *     less scattered; and each life of a job gives at least the one token that
+ *     admission has reserved for, so it ends.
  *
  * It owns the page tables (shard/kv/table.h) and the tokens of running
  * sequences. Pure: no clock, thread, I/O or device; the caller passes now_ns.

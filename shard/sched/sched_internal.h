@@ -77,11 +77,6 @@ struct weft_sched {
      * For hold_plans more plans nobody behind it is admitted. */
     weft_rank hold;
     int32_t hold_plans;
-
-    /* A sequence that was preempted although no other ran: its pages lay in
-     * too many slabs. It runs by itself next time. */
-    weft_rank alone;
-    bool alone_set;
 };
 
 /* Positions that the job can compute: all its tokens but the last. */

@@ -32,7 +32,6 @@ typedef struct sim_job {
     int32_t slot, computed;
     bool admitted, planned; /* in a plan; in one that was computed */
     int64_t lives;
-    int32_t n_alone;
 } sim_job;
 
 typedef struct sim {
@@ -351,11 +350,7 @@ static void take_end(sim *s, const weft_plan *plan, int32_t i)
         for (int32_t k = 0; k < plan->n_pieces; k++)
             MUST(goes_before(plan->pieces[k].job, &it->job) ||
                  plan->pieces[k].started);
-        if (was_alone(s, it)) {
-            s->result.n_alone++;
-            if (++it->n_alone > s->result.most_alone)
-                s->result.most_alone = it->n_alone;
-        }
+        s->result.n_alone += was_alone(s, it);
         it->at = s->step + 1 + roll_below(s, s->options.limbo_steps_max + 1);
         leave(s, it, SIM_LIMBO);
         return;

@@ -33,7 +33,6 @@ typedef struct weft_sim_result {
     int32_t n_stop, n_length, n_cancelled, n_late, n_no_memory, n_refused;
     int64_t most_lives; /* of one job */
     int32_t n_alone;    /* preempted with nobody else running */
-    int32_t most_alone; /* of one job */
     uint64_t trace;     /* a hash of every plan */
 } weft_sim_result;
 

@@ -441,6 +441,10 @@ START_TEST(bad_rows_are_internal_errors)
         b.job.min_tokens = 10;
         ck_assert_int_eq(choose_at(8, &token, &err), WEFT_INTERNAL);
         ck_assert_ptr_nonnull(strstr(err.text, "excluded"));
+        /* A penalty does not make a token possible that was not. */
+        b.job.sampling.repetition_penalty = 2.0F;
+        ck_assert_int_eq(choose_at(8, &token, &err), WEFT_INTERNAL);
+        b.job.sampling.repetition_penalty = 1.0F;
         b.job.n_stop_ids = 0;
     }
     ck_assert_int_eq(token, -1);
