@@ -118,10 +118,46 @@ static uint8_t f8_of(float value)
     return value < 0 ? best | 0x80 : best;
 }
 
+static bool has_exponent_scales(const maker *m)
+{
+    const char *const type = m->options->scales;
+    return type != NULL &&
+           (strcmp(type, "F8_E8M0") == 0 || strcmp(type, "U8") == 0);
+}
+
+/* The nearest scale that the chosen type can hold; upwards for powers of two,
+ * so that no element is clipped. */
+static float as_scale(const maker *m, float scale)
+{
+    if (m->options->scales == NULL) return scale;
+    return has_exponent_scales(m) ? exp2f(ceilf(log2f(scale))) : rounded(scale);
+}
+
+static void add_scales(maker *m, const char *name, const int64_t *dims,
+                       int32_t n_dims, const float *grid)
+{
+    const char *const type =
+        m->options->scales != NULL ? m->options->scales : "F32";
+    const size_t item = has_exponent_scales(m)       ? 1
+                        : m->options->scales != NULL ? 2
+                                                     : 4;
+    synth_tensor *const t =
+        synth_list_add(&m->list, name, type, item, dims, n_dims);
+    const size_t n = t->n_bytes / item;
+    for (size_t i = 0; i < n; i++) {
+        if (item == 1)
+            ((uint8_t *)t->bytes)[i] = (uint8_t)(127 + ilogbf(grid[i]));
+        else if (item == 2)
+            ((uint16_t *)t->bytes)[i] = weft_bf16_of_f32(grid[i]);
+        else
+            ((float *)t->bytes)[i] = grid[i];
+    }
+}
+
 /* Quantises [n_row, n_in] in blocks. The scales are stretched by factors of
  * their own, so that one taken from the wrong block shows. */
-static void quantise(const char *key, const double *values, int64_t n_row,
-                     int64_t n_in, uint8_t *codes, float *grid)
+static void quantise(const maker *m, const char *key, const double *values,
+                     int64_t n_row, int64_t n_in, uint8_t *codes, float *grid)
 {
     const int64_t cols = (n_in + WEFT_SCALE_BLOCK - 1) / WEFT_SCALE_BLOCK;
     const int64_t rows = (n_row + WEFT_SCALE_BLOCK - 1) / WEFT_SCALE_BLOCK;
@@ -135,7 +171,7 @@ static void quantise(const char *key, const double *values, int64_t n_row,
             for (int64_t c = c0; c < n_in && c < c0 + WEFT_SCALE_BLOCK; c++)
                 most = fmaxf(most, fabsf(rounded(values[r * n_in + c])));
         const double stretch = exp2(1 + unit(hash_of(name), (uint64_t)b));
-        grid[b] = most == 0 ? 1 : (float)(most / 448.0 * stretch);
+        grid[b] = as_scale(m, most == 0 ? 1 : (float)(most / 448.0 * stretch));
     }
     for (int64_t r = 0; r < n_row; r++) {
         for (int64_t c = 0; c < n_in; c++) {
@@ -165,7 +201,7 @@ static void add_linear(maker *m, const char *name, const char *key,
     float *const grid =
         synth_new((size_t)(n_block * rows * cols), sizeof *grid);
     for (int64_t b = 0; b < n_block; b++)
-        quantise(key, values + b * n_row * n_in, n_row, n_in,
+        quantise(m, key, values + b * n_row * n_in, n_row, n_in,
                  codes + b * n_row * n_in, grid + b * rows * cols);
     char text[160], scale_name[180];
     const char *const stored = stored_name(m, name, text);
@@ -175,10 +211,8 @@ static void add_linear(maker *m, const char *name, const char *key,
         memcpy(t->bytes, codes, (size_t)n);
         const int64_t grid_dims[] = {n_block, rows, cols};
         put(scale_name, sizeof scale_name, "%s_scale_inv", stored);
-        synth_tensor *const s =
-            synth_list_add(&m->list, scale_name, "F32", 4,
-                           n_dims == 3 ? grid_dims : grid_dims + 1, n_dims);
-        memcpy(s->bytes, grid, s->n_bytes);
+        add_scales(m, scale_name, n_dims == 3 ? grid_dims : grid_dims + 1,
+                   n_dims, grid);
     } else {
         synth_tensor *const t =
             synth_list_add(&m->list, stored, "F32", 4, dims, n_dims);

@@ -19,6 +19,8 @@ typedef struct synth_options {
     bool f8;  /* linear layers in F8 with fp32 scales, the rest in BF16 */
     /* What F8 would hold, as F32 of value * scale: the same model, wider. */
     bool dequantised;
+    /* Type of the scales: NULL is F32; BF16, F8_E8M0, U8 (powers of two). */
+    const char *scales;
     bool packed;      /* experts.gate_up_proj and experts.down_proj */
     int32_t n_shards; /* above 0: that many files, and an index */
     const char

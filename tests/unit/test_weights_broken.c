@@ -277,6 +277,23 @@ START_TEST(f8_needs_its_scales)
 }
 END_TEST
 
+/* With a wrapper's prefix it is the name of another tensor. */
+START_TEST(one_name_in_two_spellings)
+{
+    char dir[64];
+    weft_err err;
+    weft_model_config config;
+    const synth_options junk = {.junk = true};
+    synth_folder_make(dir);
+    synth_case_write(dir, "T02", tiny, &junk);
+    patch(dir, "model.layers.2.eh_proj.weight",
+          "language_model.lm_head.weight");
+    ck_assert_int_eq(try_load(dir, NULL, &config, &err), WEFT_DATA_LOSS);
+    expect_words(err.text, "lm_head.weight twice model.safetensors");
+    synth_folder_remove(dir);
+}
+END_TEST
+
 START_TEST(layouts_and_indices)
 {
     char dir[64], heard[2048] = "";
@@ -514,6 +531,7 @@ int main(void)
                                   nan_codes_of_f8,
                                   types_that_do_not_fit,
                                   f8_needs_its_scales,
+                                  one_name_in_two_spellings,
                                   layouts_and_indices,
                                   a_line_of_the_index_without_a_tensor,
                                   files_that_are_cut_short,
