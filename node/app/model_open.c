@@ -21,17 +21,46 @@ static weft_status check_folder(const char *dir, weft_err *err)
     return WEFT_OK;
 }
 
+static weft_status path_of(const char *dir, const char *name,
+                           char path[PATH_BYTES], weft_err *err)
+{
+    const int n = snprintf(path, PATH_BYTES, "%s/%s", dir, name);
+    if (n < 0 || n >= PATH_BYTES)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "model folder: its name is longer than %d bytes",
+                         PATH_BYTES);
+    return WEFT_OK;
+}
+
+/* tokenizer_config.json may name an end token that neither config has. */
+static weft_status add_end_token(const char *dir, weft_opened *o, weft_err *err)
+{
+    char path[PATH_BYTES];
+    int32_t id = -1;
+    weft_model_config *const c = &o->config;
+    WEFT_TRY(path_of(dir, "tokenizer_config.json", path, err));
+    if (access(path, F_OK) != 0) return WEFT_OK;
+    WEFT_TRY(weft_tokenizer_eos_read(o->tokenizer, path, &id, err));
+    if (id < 0) return WEFT_OK;
+    for (int32_t i = 0; i < c->n_stop_ids; i++)
+        if (c->stop_ids[i] == id) return WEFT_OK;
+    if (c->n_stop_ids == WEFT_STOP_IDS_MAX)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "%s: eos_token: more than %d end tokens in all", path,
+                         WEFT_STOP_IDS_MAX);
+    c->stop_ids[c->n_stop_ids++] = id;
+    return WEFT_OK;
+}
+
 static weft_status open_tokenizer(const char *dir, weft_opened *o,
                                   weft_err *err)
 {
     char path[PATH_BYTES];
-    const int n = snprintf(path, sizeof path, "%s/tokenizer.json", dir);
-    if (n < 0 || (size_t)n >= sizeof path)
-        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
-                         "model folder: its name is longer than %d bytes",
-                         PATH_BYTES);
+    WEFT_TRY(path_of(dir, "tokenizer.json", path, err));
     if (access(path, F_OK) != 0) return WEFT_OK;
-    return weft_tokenizer_read(path, o->config.vocab_size, &o->tokenizer, err);
+    WEFT_TRY(
+        weft_tokenizer_read(path, o->config.vocab_size, &o->tokenizer, err));
+    return add_end_token(dir, o, err);
 }
 
 weft_status weft_model_open(const char *dir, weft_profile profile,
