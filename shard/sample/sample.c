@@ -167,14 +167,16 @@ static int32_t find_first(const float *row, int32_t n)
 static void fill_weights(weft_sampler *s, const float *row, float max,
                          float temperature)
 {
-    const double scale = 1.0 / (double)temperature;
+    /* Both ends of the range of a float may be in the row: the difference is
+     * then -inf, which the bound takes care of. */
+    const float scale = 1.0F / temperature;
     for (int32_t i = 0; i < s->vocab; i++) {
-        const double x = ((double)row[i] - (double)max) * scale;
-        s->weight[i] = x > (double)EXPONENT_MIN ? (float)x : EXPONENT_MIN;
+        const float x = (row[i] - max) * scale;
+        s->weight[i] = x > EXPONENT_MIN ? x : EXPONENT_MIN;
     }
     s->ops->exp(s->weight, s->vocab);
     for (int32_t i = 0; i < s->vocab; i++)
-        if (s->weight[i] < WEIGHT_MIN) s->weight[i] = 0.0F;
+        s->weight[i] = s->weight[i] < WEIGHT_MIN ? 0.0F : s->weight[i];
 }
 
 /* Keys of all that weigh `least` or more. */
@@ -235,7 +237,7 @@ static int32_t draw(weft_sampler *s, const float *row, int32_t first,
     fill_weights(s, row, row[first], p->temperature);
     const uint64_t last = last_key(s, row, p);
     const float least = p->min_p * s->weight[first];
-    for (int32_t i = 0; i < s->vocab; i++)
+    for (int32_t i = 0; (last > 0 || least > 0.0F) && i < s->vocab; i++)
         if (s->weight[i] < least || weft_key(row[i], i) < last)
             s->weight[i] = 0.0F;
 

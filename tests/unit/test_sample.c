@@ -379,6 +379,12 @@ START_TEST(bias_moves_tokens)
     ck_assert_int_eq(choose(8), 7);
     b.job.sampling.temperature = 1.0F;
     for (int32_t at = 5; at < 50; at++) ck_assert_int_eq(choose(at), 7);
+    /* A quotient past the largest float is the largest all the same. */
+    b.job.sampling.n_bias = 0;
+    b.job.sampling.repetition_penalty = 1e-45F;
+    b.logits[3] = 1.0F;
+    for (int32_t i = 0; i < 50; i++) b.tokens[i] = 3;
+    for (int32_t at = 5; at < 50; at++) ck_assert_int_eq(choose(at), 3);
     close_bench();
 }
 END_TEST
@@ -405,6 +411,7 @@ START_TEST(excluded_tokens_are_never_chosen)
         for (int32_t at = 5; at < 12; at++)
             ck_assert_int_eq(choose(at), at < 9 ? 40 : 20);
     }
+    b.logits[40] = 10.0F; /* the largest may be chosen, the others still not */
     b.job.sampling.temperature = 100.0F;
     for (int32_t at = 5; at < 800; at++) {
         b.job.min_tokens = 4000;
@@ -488,6 +495,10 @@ START_TEST(logprobs_are_of_the_model_itself)
         set_row(seed, 8.0F);
         for (int32_t i = 0; i < VOCAB; i++)
             if (seed % 2 == 0) b.logits[i] = roundf(b.logits[i]);
+        /* These differ, and their logarithms do not. */
+        b.logits[5] = 4.0F;
+        b.logits[200] = nextafterf(4.0F, 5.0F);
+        b.logits[9] = 12.0F;
         double sum = 0.0;
         for (int32_t i = 0; i < VOCAB; i++) sum += exp((double)b.logits[i]);
         const int32_t token = choose(8), n_top = tops[seed % 6];
