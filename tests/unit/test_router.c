@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -143,7 +144,7 @@ typedef struct client {
     weft_stream_end end;
     uint64_t handle;
     sem_t ended, began;
-    char why[200];
+    char why[WEFT_ERR_TEXT_BYTES];
 } client;
 
 static void heard_chunk(void *arg, const weft_stream_chunk *chunk)
@@ -171,7 +172,7 @@ static void heard_fail(void *arg, weft_status status, const char *text,
     (void)retry_after_ms;
     c->n_ends++;
     c->status = status;
-    (void)strncat(c->why, text, sizeof c->why - 1);
+    (void)snprintf(c->why, sizeof c->why, "%s", text);
     (void)sem_post(&c->began); /* nothing will begin any more */
     (void)sem_post(&c->ended);
 }
@@ -288,7 +289,7 @@ static weft_status generate(client *c, const weft_request *request)
     int32_t retry_after_ms = 0;
     const weft_status st = weft_router_generate(
         lead.router, request, &CLIENT, c, &c->handle, &retry_after_ms, &err);
-    if (st != WEFT_OK) (void)strncat(c->why, err.text, sizeof c->why - 1);
+    if (st != WEFT_OK) (void)snprintf(c->why, sizeof c->why, "%s", err.text);
     if (st == WEFT_RESOURCE_EXHAUSTED || st == WEFT_UNAVAILABLE)
         ck_assert_int_gt(retry_after_ms, 0);
     return st;
@@ -563,13 +564,12 @@ static void *call_many(void *arg)
 
 START_TEST(storm)
 {
-    static const uint64_t numbers[CALLERS] = {1, 2, 3, 4};
+    static uint64_t numbers[CALLERS] = {1, 2, 3, 4};
     pthread_t threads[CALLERS];
     (void)begin(1 << 30);
     for (int i = 0; i < CALLERS; i++)
-        ck_assert_int_eq(pthread_create(&threads[i], NULL, call_many,
-                                        (void *)(uintptr_t)&numbers[i]),
-                         0);
+        ck_assert_int_eq(
+            pthread_create(&threads[i], NULL, call_many, &numbers[i]), 0);
     for (int i = 0; i < CALLERS; i++) (void)pthread_join(threads[i], NULL);
     wait_idle();
     ck_assert_int_gt(atomic_load(&lead.n_preempted), 0);
