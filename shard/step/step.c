@@ -26,8 +26,11 @@ static void tell_ends(weft_engine *e, const weft_plan *plan)
 {
     for (int32_t i = 0; i < plan->n_ends; i++) {
         const struct weft_sched_end *const end = &plan->ends[i];
-        emit_end(e, end->job->handle, end->finish, end->status,
-                 end->finish == WEFT_FINISH_FAILED ? "deadline exceeded" : "");
+        const char *text = "";
+        if (end->status == WEFT_DEADLINE_EXCEEDED) text = "deadline exceeded";
+        if (end->status == WEFT_RESOURCE_EXHAUSTED)
+            text = "no memory for the tokens and page tables of the job";
+        emit_end(e, end->job->handle, end->finish, end->status, text);
     }
 }
 

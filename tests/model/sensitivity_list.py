@@ -8,6 +8,8 @@ FORWARD = 'shard/model/forward.c'
 ROPE = 'shard/model/config_rope.c'
 LAYERS = 'shard/model/config_layers.c'
 MOE = 'shard/model/config_moe.c'
+CONFIG = 'shard/model/config.c'
+FIELDS = 'shard/model/config_fields.c'
 LOADER = 'shard/load/loader.c'
 WALK = 'shard/load/walk.c'
 ROUTE = 'kernels/cpu/route.c'
@@ -275,6 +277,25 @@ MODEL = [
     ('final norm left out', [
         (FORWARD, '.w = f->weights->final_norm,',
          '.w = f->weights->layers[0].input_norm,')]),
+    # Steps and spellings.
+    ('all rows of a step read the first piece', [
+        (STEP, 'e->pages[k][n] = p->table->offsets[k];',
+         'e->pages[k][n] = plan->pieces[0].table->offsets[k];')]),
+    ('positions count from the chunk', [
+        (STEP, 'e->positions[n] = p->first + r;',
+         'e->positions[n] = r;')]),
+    ('LayerNorm taken as RMSNorm', [
+        (CONFIG, '{"RMSNorm", NULL}', '{"RMSNorm", "LayerNorm", NULL}')]),
+    ('unknown keys pass', [
+        (FIELDS, 'return weft_fields_refuse(fields, key, value, '
+         '"unknown key", err);', 'reason = "unknown";')]),
+    ('alias of the window not known', [
+        (LAYERS, '''                                  "sliding_window",
+''', '''                                  NULL,
+''')]),
+    ('attention biases pass', [
+        (CONFIG, '{"attention_bias", "mlp_bias"}',
+         '{"mlp_bias", "mlp_bias"}')]),
 ]
 
 RELEASE = '''    release_below(table, pool, WEFT_WINDOW, end, before, arg);

@@ -324,6 +324,47 @@ START_TEST(nan_fails_the_jobs_that_meet_it)
 }
 END_TEST
 
+/* -- no memory ----------------------------------------------------------------
+ */
+
+static void take_memory_away(void *arg, int32_t position, const float *logits)
+{
+    (void)arg, (void)logits;
+    if (position == 15) weft_mem_fail_after(0);
+}
+
+START_TEST(no_memory_ends_the_job_alone)
+{
+    const desk_told want = usual(17, 20, 6);
+    desk *const d = desk_open((weft_engine_options){0});
+    (void)desk_job(d, 0, 12, 20, 0);
+    weft_job *const job = desk_job(d, 1, 12, 20, 1);
+    job->on_logits = take_memory_away;
+    job->logprobs = 4; /* a list that nothing is left for */
+    (void)desk_job(d, 2, 17, 20, 6);
+    desk_submit(d, 0);
+    weft_mem_fail_after(0);
+    desk_start(d);
+    desk_wait_over(d, 0);
+    weft_mem_fail_after(-1);
+    desk_submit(d, 1);
+    desk_wait_over(d, 1);
+    weft_mem_fail_after(-1);
+    desk_submit(d, 2);
+    desk_wait_over(d, 2);
+    for (uint64_t i = 0; i < 2; i++) {
+        desk_expect(d, i, WEFT_FINISH_FAILED, WEFT_RESOURCE_EXHAUSTED);
+        ck_assert_msg(strstr(d->told[i].text, "memory") != NULL,
+                      "the text is \"%s\"", d->told[i].text);
+    }
+    ck_assert_int_eq(d->told[0].n_tokens, 12);
+    ck_assert_int_eq(d->told[1].n_tokens, 16);
+    desk_expect_same(&d->told[2], &want);
+    desk_expect_idle(d);
+    desk_close(d);
+}
+END_TEST
+
 /* -- no room for events -------------------------------------------------------
  */
 
@@ -451,6 +492,7 @@ int main(void)
         refusals_have_their_numbers,
         a_full_queue_refuses,
         nan_fails_the_jobs_that_meet_it,
+        no_memory_ends_the_job_alone,
         a_slow_sink_loses_and_reorders_nothing,
         a_closed_sink_is_waited_for,
         stop_with_jobs_in_flight,
