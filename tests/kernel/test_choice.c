@@ -1,4 +1,5 @@
 /* The ops that choose: index_select, route, vocab. */
+#include "kernels/cpu/select.h"
 #include "node/base/mem.h"
 #include "tests/support/kernel_suite.h"
 
@@ -108,6 +109,29 @@ START_TEST(index_breaks_ties_by_position)
 }
 END_TEST
 
+static void assert_best(const float *scores, int32_t n, int32_t k,
+                        const int32_t *expected)
+{
+    int32_t got[8];
+    weft_select_best(scores, n, k, got);
+    for (int32_t i = 0; i < k; i++) ck_assert_int_eq(got[i], expected[i]);
+}
+
+START_TEST(select_orders_all_numbers)
+{
+    const float scores[8] = {-0.0f,     NAN,  0.0f,    -INFINITY,
+                             0x1p-149f, 3.0f, -1e-40f, INFINITY};
+    assert_best(scores, 8, 1, (const int32_t[]){7});
+    assert_best(scores, 8, 2, (const int32_t[]){5, 7});
+    assert_best(scores, 8, 3, (const int32_t[]){4, 5, 7});
+    assert_best(scores, 8, 4, (const int32_t[]){0, 4, 5, 7});
+    assert_best(scores, 8, 5, (const int32_t[]){0, 2, 4, 5, 7});
+    assert_best(scores, 8, 6, (const int32_t[]){0, 2, 4, 5, 6, 7});
+    assert_best(scores, 8, 7, (const int32_t[]){0, 2, 3, 4, 5, 6, 7});
+    assert_best(scores, 8, 8, (const int32_t[]){0, 1, 2, 3, 4, 5, 6, 7});
+}
+END_TEST
+
 /* Each expert is worth what the text of model-spec 2.6 says. */
 START_TEST(route_by_hand)
 {
@@ -197,6 +221,7 @@ int main(void)
                                   route_paths_agree,
                                   vocab_paths_agree,
                                   index_takes_the_best,
+                                  select_orders_all_numbers,
                                   index_breaks_ties_by_position,
                                   route_by_hand,
                                   vocab_is_near_exact};
