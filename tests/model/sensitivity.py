@@ -112,7 +112,7 @@ class Tree:
                                   timeout=LIMIT_S, errors='replace')
         except subprocess.TimeoutExpired:
             return False, ['%s hangs' % program]
-        failed = re.findall(r':[FE]:\w+:(\w+):', done.stdout)
+        failed = re.findall(r':[FES]:\w+:(\w+):', done.stdout)
         if done.returncode != 0 and not failed:
             raise Trouble('%s: exit %d without a failed test:\n%s'
                           % (program, done.returncode, done.stdout))

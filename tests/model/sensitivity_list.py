@@ -346,6 +346,11 @@ ENGINE = [
     ('the queue has no limit', [
         (SCHED, 'back ? sched->waiting.capacity : sched->limits.max_waiting;',
          'back ? sched->waiting.capacity : sched->waiting.capacity;')]),
+    ('a job without memory tells of a deadline', [
+        (STEP, 'if (end->status == WEFT_DEADLINE_EXCEEDED) text',
+         'if (end->status != WEFT_OK) text'),
+        (STEP, 'if (end->status == WEFT_RESOURCE_EXHAUSTED)',
+         'if (false)')]),
     ('NaN passes', [
         (SAMPLE, 'if (stat->nan || stat->max == INFINITY)', 'if (false)'),
         (SAMPLE, '    if (stat->nan)\n', '    if (false)\n')]),
