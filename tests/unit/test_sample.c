@@ -385,6 +385,11 @@ START_TEST(bias_moves_tokens)
     b.logits[3] = 1.0F;
     for (int32_t i = 0; i < 50; i++) b.tokens[i] = 3;
     for (int32_t at = 5; at < 50; at++) ck_assert_int_eq(choose(at), 3);
+    int32_t n_four = 0;
+    b.logits[4] = 2.0F; /* two of them are equally likely */
+    b.tokens[0] = 4;
+    for (int32_t at = 5; at < 50; at++) n_four += choose(at) == 4;
+    ck_assert(n_four > 10 && n_four < 35);
     close_bench();
 }
 END_TEST
