@@ -99,15 +99,9 @@ weft_status weft_answer_show(weft_answer *answer,
                              weft_err *err)
 {
     switch (answer->form) {
-    case WEFT_ANSWER_TEXT:
-        show_text(answer, message);
-        break;
-    case WEFT_ANSWER_IDS:
-        show_ids(answer, message);
-        break;
-    case WEFT_ANSWER_JSON:
-        WEFT_TRY(show_json(answer, message, err));
-        break;
+    case WEFT_ANSWER_TEXT: show_text(answer, message); break;
+    case WEFT_ANSWER_IDS: show_ids(answer, message); break;
+    case WEFT_ANSWER_JSON: WEFT_TRY(show_json(answer, message, err)); break;
     }
     answer->is_complete = message->is_complete;
     if (fflush(answer->out) != 0 || ferror(answer->out))

@@ -29,9 +29,8 @@ typedef struct scoring {
 static void on_logits(void *arg, int32_t position, const float *logits)
 {
     scoring *const s = arg;
-    if (s->logits != NULL &&
-        fwrite(logits, sizeof *logits, (size_t)s->vocab, s->logits) !=
-            (size_t)s->vocab)
+    if (s->logits != NULL && fwrite(logits, sizeof *logits, (size_t)s->vocab,
+                                    s->logits) != (size_t)s->vocab)
         s->write_failed = true;
     if (position + 1 >= s->n_ids) return;
     double top = -INFINITY, sum = 0.0;
@@ -52,10 +51,9 @@ static weft_status size_pool(const weft_model_config *config,
 {
     if (e->kv_bytes > 0) return WEFT_OK;
     weft_kv_layout layout;
-    WEFT_TRY(weft_kv_layout_make(config,
-                                 e->profile == WEFT_EXACT ? WEFT_F32
-                                                          : WEFT_BF16,
-                                 e->page_tokens, &layout, err));
+    WEFT_TRY(weft_kv_layout_make(
+        config, e->profile == WEFT_EXACT ? WEFT_F32 : WEFT_BF16, e->page_tokens,
+        &layout, err));
     int64_t slabs = 0;
     for (int32_t k = 0; k < WEFT_KINDS; k++) {
         if (config->n_kind[k] == 0) continue;

@@ -14,9 +14,10 @@ typedef struct weft_eval_input {
 
 /* code_out tells apart a file that cannot be read (4) from one that is
  * malformed (2); set on failure only. */
-WEFT_MUST_CHECK weft_status
-weft_eval_input_read(const weft_options *options, const weft_opened *opened,
-                     weft_eval_input *input_out, weft_exit *code_out,
-                     weft_err *err);
+WEFT_MUST_CHECK weft_status weft_eval_input_read(const weft_options *options,
+                                                 const weft_opened *opened,
+                                                 weft_eval_input *input_out,
+                                                 weft_exit *code_out,
+                                                 weft_err *err);
 
 #endif

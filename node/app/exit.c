@@ -17,13 +17,11 @@ weft_exit weft_exit_of(weft_status st, weft_doing doing)
     if (st == WEFT_INTERNAL) return WEFT_EXIT_INTERNAL;
     if (is_resource(st)) return WEFT_EXIT_RESOURCE;
     switch (doing) {
-    case WEFT_DOING_LOAD:
-        return WEFT_EXIT_REFUSED;
+    case WEFT_DOING_LOAD: return WEFT_EXIT_REFUSED;
     case WEFT_DOING_START:
         return st == WEFT_INVALID_ARGUMENT || st == WEFT_UNIMPLEMENTED
                    ? WEFT_EXIT_USAGE
                    : WEFT_EXIT_RESOURCE;
-    default:
-        return st == WEFT_NOT_FOUND ? WEFT_EXIT_RESOURCE : WEFT_EXIT_USAGE;
+    default: return st == WEFT_NOT_FOUND ? WEFT_EXIT_RESOURCE : WEFT_EXIT_USAGE;
     }
 }

@@ -28,9 +28,8 @@ void weft_model_close(weft_opened *opened); /* {0} is fine */
 
 /* Engine options out of flags: defaults resolved (threads, max_context), the
  * CPU path chosen. INVALID_ARGUMENT or UNAVAILABLE: --cpu-path. */
-WEFT_MUST_CHECK weft_status
-weft_model_engine_options(const weft_options *options,
-                          const weft_model_config *config,
-                          weft_engine_options *engine_out, weft_err *err);
+WEFT_MUST_CHECK weft_status weft_model_engine_options(
+    const weft_options *options, const weft_model_config *config,
+    weft_engine_options *engine_out, weft_err *err);
 
 #endif

@@ -151,12 +151,9 @@ static weft_status set_flag(const source *from, const char *value,
         if (value[0] == '\0') return bad_value(from, value, err, "some text");
         *(const char **)field = value;
         return WEFT_OK;
-    case WEFT_KIND_TEXTS:
-        return add_stop(from, value, o, err);
-    case WEFT_KIND_SIZE:
-        return parse_size(from, value, field, err);
-    case WEFT_KIND_COUNT:
-        return parse_count(from, value, field, err);
+    case WEFT_KIND_TEXTS: return add_stop(from, value, o, err);
+    case WEFT_KIND_SIZE: return parse_size(from, value, field, err);
+    case WEFT_KIND_COUNT: return parse_count(from, value, field, err);
     case WEFT_KIND_U64:
         if (!weft_parse_u64(value, field))
             return bad_value(from, value, err,
@@ -166,12 +163,9 @@ static weft_status set_flag(const source *from, const char *value,
         if (!weft_parse_f64(value, field))
             return bad_value(from, value, err, "a decimal number");
         return WEFT_OK;
-    case WEFT_KIND_CHOICE:
-        return parse_choice(from, value, field, err);
-    case WEFT_KIND_ADDRESS:
-        return parse_address(from, value, field, err);
-    case WEFT_KIND_SWITCH:
-        return parse_switch(from, value, field, err);
+    case WEFT_KIND_CHOICE: return parse_choice(from, value, field, err);
+    case WEFT_KIND_ADDRESS: return parse_address(from, value, field, err);
+    case WEFT_KIND_SWITCH: return parse_switch(from, value, field, err);
     }
     return WEFT_FAIL(err, WEFT_INTERNAL, "--%s has no kind", from->row->name);
 }

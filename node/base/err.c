@@ -46,28 +46,17 @@ weft_status weft_err_wrap(weft_err *err, weft_status st, const char *format,
 const char *weft_status_name(weft_status st)
 {
     switch (st) {
-    case WEFT_OK:
-        return "OK";
-    case WEFT_CANCELLED:
-        return "CANCELLED";
-    case WEFT_INVALID_ARGUMENT:
-        return "INVALID_ARGUMENT";
-    case WEFT_DEADLINE_EXCEEDED:
-        return "DEADLINE_EXCEEDED";
-    case WEFT_NOT_FOUND:
-        return "NOT_FOUND";
-    case WEFT_RESOURCE_EXHAUSTED:
-        return "RESOURCE_EXHAUSTED";
-    case WEFT_FAILED_PRECONDITION:
-        return "FAILED_PRECONDITION";
-    case WEFT_UNIMPLEMENTED:
-        return "UNIMPLEMENTED";
-    case WEFT_INTERNAL:
-        return "INTERNAL";
-    case WEFT_UNAVAILABLE:
-        return "UNAVAILABLE";
-    case WEFT_DATA_LOSS:
-        return "DATA_LOSS";
+    case WEFT_OK: return "OK";
+    case WEFT_CANCELLED: return "CANCELLED";
+    case WEFT_INVALID_ARGUMENT: return "INVALID_ARGUMENT";
+    case WEFT_DEADLINE_EXCEEDED: return "DEADLINE_EXCEEDED";
+    case WEFT_NOT_FOUND: return "NOT_FOUND";
+    case WEFT_RESOURCE_EXHAUSTED: return "RESOURCE_EXHAUSTED";
+    case WEFT_FAILED_PRECONDITION: return "FAILED_PRECONDITION";
+    case WEFT_UNIMPLEMENTED: return "UNIMPLEMENTED";
+    case WEFT_INTERNAL: return "INTERNAL";
+    case WEFT_UNAVAILABLE: return "UNAVAILABLE";
+    case WEFT_DATA_LOSS: return "DATA_LOSS";
     }
     return "UNKNOWN";
 }

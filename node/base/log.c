@@ -18,14 +18,10 @@ void weft_log_set_level(weft_log_level level)
 static const char *level_name(weft_log_level level)
 {
     switch (level) {
-    case WEFT_LOG_ERROR:
-        return "error";
-    case WEFT_LOG_WARN:
-        return "warn";
-    case WEFT_LOG_INFO:
-        return "info";
-    case WEFT_LOG_DEBUG:
-        return "debug";
+    case WEFT_LOG_ERROR: return "error";
+    case WEFT_LOG_WARN: return "warn";
+    case WEFT_LOG_INFO: return "info";
+    case WEFT_LOG_DEBUG: return "debug";
     }
     return "unknown";
 }

@@ -29,13 +29,13 @@ typedef struct weft_kv_layout {
     weft_dtype dtype; /* F32 or BF16 */
     int32_t page_tokens;
     int64_t row_bytes[WEFT_KINDS];
-    int64_t index_row_bytes; /* 0 without indexer */
+    int64_t index_row_bytes;         /* 0 without indexer */
     int64_t token_bytes[WEFT_KINDS]; /* all layers; full includes index keys */
     int64_t index_token_bytes;       /* the index part of token_bytes[FULL] */
     int64_t page_bytes[WEFT_KINDS];  /* 0: the model has no such layer */
     int64_t slab_bytes;
     int32_t slab_pages[WEFT_KINDS]; /* pages in a slab of that kind */
-    double waste;                   /* worst share of a slab that no page uses */
+    double waste; /* worst share of a slab that no page uses */
     /* Byte offset inside a page of layer l's rows, and of its index keys. */
     int64_t layer_offset[WEFT_LAYERS_MAX];
     int64_t index_offset[WEFT_LAYERS_MAX];
@@ -69,7 +69,8 @@ WEFT_MUST_CHECK weft_status weft_kv_pool_create(const weft_kv_layout *layout,
                                                 int64_t budget_bytes,
                                                 weft_kv_pool **pool_out,
                                                 weft_err *err);
-void weft_kv_pool_destroy(weft_kv_pool *pool); /* NULL is fine; panics if used */
+void weft_kv_pool_destroy(
+    weft_kv_pool *pool); /* NULL is fine; panics if used */
 
 /* Take n pages of a kind: byte offsets into the arena, into offsets_out[0, n).
  * RESOURCE_EXHAUSTED: not that many can be had; nothing was taken. A signal to

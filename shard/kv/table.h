@@ -28,8 +28,9 @@ WEFT_MUST_CHECK weft_status weft_kv_table_init(weft_kv_table *table,
 void weft_kv_table_deinit(weft_kv_table *table); /* holds no page by then */
 
 /* Pages that must be added so that positions [0, n_tokens) can be written. */
-void weft_kv_table_need(const weft_kv_table *table, const weft_kv_layout *layout,
-                        int64_t n_tokens, int64_t need_out[WEFT_KINDS]);
+void weft_kv_table_need(const weft_kv_table *table,
+                        const weft_kv_layout *layout, int64_t n_tokens,
+                        int64_t need_out[WEFT_KINDS]);
 
 /* Add them. RESOURCE_EXHAUSTED: nothing was taken. */
 WEFT_MUST_CHECK weft_status weft_kv_table_grow(weft_kv_table *table,

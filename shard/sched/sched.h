@@ -100,7 +100,7 @@ typedef struct weft_plan {
     const weft_piece *pieces;
     int32_t n_pieces, n_rows;
     /* Ended by the plan itself: deadlines passed, preempted. The job pointers
-     * are no longer borrowed once the next call is made. */
+     * end with the next call. */
     const struct weft_sched_end {
         const weft_job *job;
         weft_finish finish; /* FAILED (deadline, no memory) or PREEMPTED */
