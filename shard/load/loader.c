@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/matrix.h"
+#include "node/base/check.h"
 
 void *weft_loader_place(weft_loader *loader, size_t n)
 {
@@ -158,6 +159,7 @@ weft_status weft_loader_vector(weft_loader *loader, const char *name, int32_t n,
     const int64_t dims[] = {n};
     const weft_tensor *t = NULL;
     WEFT_TRY(weft_loader_find(loader, name, dims, 1, &t, err));
+    WEFT_ASSERT(t != NULL);
     if (!is_plain(t->dtype))
         return wrong_dtype(loader, t, "F32, BF16 or F16", err);
     float *const to = weft_loader_place(loader, (size_t)n * sizeof(float));
@@ -175,6 +177,7 @@ weft_status weft_loader_table(weft_loader *loader, const char *name,
     const int64_t dims[] = {n_row, width};
     const weft_tensor *t = NULL;
     WEFT_TRY(weft_loader_find(loader, name, dims, 2, &t, err));
+    WEFT_ASSERT(t != NULL);
     if (!is_plain(t->dtype))
         return wrong_dtype(loader, t, "F32, BF16 or F16", err);
     unsigned char *const to = weft_loader_place(loader, (size_t)t->bytes);
@@ -215,6 +218,7 @@ static weft_status find_scale(weft_loader *loader, const weft_part *part,
     WEFT_TRY(part->n_block > 0
                  ? find(loader, name, dims, 3, true, &s->scale, err)
                  : find(loader, name, dims + 1, 2, true, &s->scale, err));
+    WEFT_ASSERT(s->scale != NULL);
     if (is_plain(s->scale->dtype) || s->scale->dtype == WEFT_STORED_U8 ||
         s->scale->dtype == WEFT_STORED_F8_E8M0)
         return WEFT_OK;
@@ -232,6 +236,7 @@ static weft_status find_source(weft_loader *loader, const weft_part *part,
                                                   &s->tensor, err)
                                : weft_loader_find(loader, part->name, dims + 1,
                                                   2, &s->tensor, err));
+    WEFT_ASSERT(s->tensor != NULL);
     s->first = (int64_t)part->block * part->n_row * part->n_in;
     s->scale_first = (int64_t)part->block * s->grid_rows * s->grid_cols;
     s->dtype = (weft_dtype)s->tensor->dtype;
@@ -368,8 +373,8 @@ weft_status weft_loader_matrix(weft_loader *loader, const weft_part *part,
     *out = (weft_matrix){data, scales, s.dtype, part->n_out, part->n_in};
 
     const int32_t step = rows_at_once(part, &s);
-    const size_t rows_room =
-        rounded((size_t)step * row_bytes(part, &s)) + 2 * WEFT_PLACE_BYTES;
+    const size_t rows_room = rounded((size_t)step * row_bytes(part, &s)) +
+                             (size_t)2 * WEFT_PLACE_BYTES;
     const size_t grid_at =
         rows_room > WEFT_STAGING_BYTES ? rows_room : WEFT_STAGING_BYTES;
     need_staging(loader, grid_at + grid_bytes(&s));
@@ -445,7 +450,7 @@ static weft_status prepare_kv_b(weft_loader *loader, kv_b *b, weft_err *err)
                              : g->v_head_dim;
     const size_t turned_at =
         rounded((size_t)most * row_bytes(b->part, b->source)) +
-        2 * WEFT_PLACE_BYTES;
+        (size_t)2 * WEFT_PLACE_BYTES;
     const size_t turned_end =
         turned_at +
         rounded((size_t)g->qk_nope_head_dim * (size_t)g->kv_lora_rank *

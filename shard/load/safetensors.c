@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/matrix.h"
+#include "node/base/check.h"
 #include "node/base/mem.h"
 #include "shard/model/json.h"
 
@@ -271,6 +272,7 @@ static weft_status read_table(const char *file, json_t *root,
                               weft_err *err)
 {
     WEFT_TRY(reserve(file, root, out, err));
+    WEFT_ASSERT(out->tensors != NULL && out->names != NULL);
     const char *key = NULL;
     json_t *value = NULL;
     char *name = out->names;

@@ -203,7 +203,7 @@ static weft_status collect(weft_tensor_set *set, weft_err *err)
         for (size_t k = 0; k < table->n; k++)
             name_bytes += strlen(table->tensors[k].stored_name) + 1;
     }
-    set->tensors = weft_mem_new(n, sizeof *set->tensors);
+    set->tensors = weft_mem_new(n, sizeof(weft_tensor *));
     set->names = weft_mem_new(name_bytes, 1);
     if (set->tensors == NULL || set->names == NULL)
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
@@ -221,7 +221,7 @@ static weft_status collect(weft_tensor_set *set, weft_err *err)
             set->tensors[set->n++] = t;
         }
     }
-    qsort(set->tensors, set->n, sizeof *set->tensors, by_name);
+    qsort(set->tensors, set->n, sizeof(weft_tensor *), by_name);
     for (size_t i = 1; i < set->n; i++)
         if (strcmp(set->tensors[i - 1]->name, set->tensors[i]->name) == 0)
             return WEFT_FAIL(err, WEFT_DATA_LOSS,
@@ -243,12 +243,13 @@ static int by_stored_name(const void *a, const void *b)
 static weft_status check_index(const weft_tensor_set *set, weft_err *err)
 {
     if (set->index.n == 0) return WEFT_OK;
-    weft_tensor **const sorted = weft_mem_new(set->n, sizeof *sorted);
+    weft_tensor **const sorted = weft_mem_new(set->n, sizeof(weft_tensor *));
     if (sorted == NULL)
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                          "no memory for a table of %zu tensors", set->n);
-    if (set->n > 0) memcpy(sorted, set->tensors, set->n * sizeof *sorted);
-    qsort(sorted, set->n, sizeof *sorted, by_stored_name);
+    if (set->n > 0)
+        memcpy(sorted, set->tensors, set->n * sizeof(weft_tensor *));
+    qsort(sorted, set->n, sizeof(weft_tensor *), by_stored_name);
     weft_status st = WEFT_OK;
     for (size_t i = 0; st == WEFT_OK && i < set->index.n; i++) {
         const weft_index_entry *const entry = &set->index.entries[i];
@@ -315,7 +316,7 @@ weft_tensor *weft_tensor_set_find(const weft_tensor_set *set, const char *name)
     const weft_tensor key = {.name = name};
     const weft_tensor *const at = &key;
     weft_tensor **const found =
-        bsearch(&at, set->tensors, set->n, sizeof *set->tensors, by_name);
+        bsearch(&at, set->tensors, set->n, sizeof(weft_tensor *), by_name);
     return found != NULL ? *found : NULL;
 }
 

@@ -32,7 +32,7 @@ static void show(const json_t *value, char text[SHOWN_BYTES])
         const size_t n =
             json_dumpb(value, text, SHOWN_BYTES - 4,
                        JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
-        if (n > SHOWN_BYTES - 4) (void)strcpy(text + strlen(text), "...");
+        if (n > SHOWN_BYTES - 4) (void)snprintf(text + strlen(text), 4, "...");
     }
     (void)printable(text);
 }

@@ -19,13 +19,13 @@ typedef struct synth_options {
     bool f8;  /* linear layers in F8 with fp32 scales, the rest in BF16 */
     /* What F8 would hold, as F32 of value * scale: the same model, wider. */
     bool dequantised;
+    bool packed;      /* experts.gate_up_proj and experts.down_proj */
+    bool junk;        /* vision, audio, MTP and inv_freq tensors beside */
+    int32_t n_shards; /* above 0: that many files, and an index */
     /* Type of the scales: NULL is F32; BF16, F8_E8M0, U8 (powers of two). */
     const char *scales;
-    bool packed;      /* experts.gate_up_proj and experts.down_proj */
-    int32_t n_shards; /* above 0: that many files, and an index */
-    const char
-        *prefix; /* in place of "model.", such as "model.language_model."*/
-    bool junk;   /* vision, audio, MTP and inv_freq tensors beside */
+    /* In place of "model.", such as "model.language_model." */
+    const char *prefix;
     const char *layout; /* indexer_rope_layout in the metadata; NULL: absent */
     double bias_base, bias_amp; /* e_score_correction_bias; amp 0: 0 and 0.3 */
     /* May change a tensor's values before they are rounded. `key` is the name

@@ -74,7 +74,7 @@ synth_tensor *synth_list_add(synth_list *list, const char *name,
     synth_tensor *const t = &list->items[list->n++];
     memset(t, 0, sizeof *t);
     if (strlen(name) >= sizeof t->name) synth_die(name, "too long");
-    (void)strcpy(t->name, name);
+    (void)snprintf(t->name, sizeof t->name, "%s", name);
     t->dtype = dtype;
     t->n_dims = n_dims;
     t->n_bytes = item_bytes;

@@ -76,7 +76,8 @@ START_TEST(every_dtype_has_its_width)
         (void)snprintf(json, sizeof json,
                        "{" T("t", "%s", "[3]", "0", "%d") "}", all[i].name,
                        3 * all[i].bytes);
-        ck_assert_msg(parse(json, 3 * all[i].bytes, &table, &err) == WEFT_OK,
+        ck_assert_msg(parse(json, (int64_t)3 * all[i].bytes, &table, &err) ==
+                          WEFT_OK,
                       "%s", err.text);
         ck_assert_str_eq(weft_stored_name(table.tensors[0].dtype), all[i].name);
         weft_safetensors_deinit(&table);
@@ -162,9 +163,10 @@ START_TEST(deep_and_long_headers)
     weft_err err = {0};
     memset(deep, '[', N);
     ck_assert_int_eq(parse(deep, 0, &table, &err), WEFT_DATA_LOSS);
-    memcpy(deep, "{\"", 2); /* one name of 200,000 bytes */
+    deep[0] = '{'; /* one name of 200,000 bytes */
+    deep[1] = '"';
     memset(deep + 2, 'n', N - 2);
-    memcpy(deep + N - 5, "\":1}", 5);
+    (void)snprintf(deep + N - 4, 5, "\":1}");
     ck_assert_int_eq(parse(deep, 0, &table, &err), WEFT_DATA_LOSS);
     expect_words(err.text, "name");
     weft_mem_free(deep);

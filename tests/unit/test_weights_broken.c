@@ -10,6 +10,7 @@
 
 #include "node/base/file.h"
 #include "node/base/mem.h"
+#include "shard/load/tensors.h"
 #include "shard/load/weights.h"
 #include "tests/support/suite.h"
 #include "tests/support/synth.h"
@@ -183,30 +184,26 @@ static void patch(const char *dir, const char *find, const char *bytes)
     ck_assert_int_eq(weft_file_read_all(path, 1 << 26, &file, NULL), WEFT_OK);
     char *const at = memmem(file.data, file.n, find, strlen(find));
     ck_assert_ptr_nonnull(at);
-    memcpy(at, bytes, strlen(bytes));
+    for (size_t i = 0; bytes[i] != '\0'; i++) at[i] = bytes[i];
     synth_file_write(dir, "model.safetensors", file.data, (int64_t)file.n);
     weft_buf_deinit(&file);
 }
 
-/* Sets the element of a F8 tensor that stands first in the file. */
+/* Sets an element of a F8 tensor to the NaN code. */
 static void poison_f8(const char *dir, const char *name, int64_t element)
 {
-    char path[128], key[160];
-    weft_buf file = {0};
+    char path[128];
+    weft_tensor_set set = {0};
+    ck_assert_int_eq(weft_tensor_set_open(dir, NULL, NULL, &set, NULL),
+                     WEFT_OK);
+    const weft_tensor *const t = weft_tensor_set_find(&set, name);
+    ck_assert_ptr_nonnull(t);
     (void)snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    ck_assert_int_eq(weft_file_read_all(path, 1 << 26, &file, NULL), WEFT_OK);
-    uint64_t n = 0;
-    memcpy(&n, file.data, sizeof n);
-    (void)snprintf(key, sizeof key, "\"%s\":", name);
-    const char *at = memmem(file.data, file.n, key, strlen(key));
-    ck_assert_ptr_nonnull(at);
-    at = strstr(at, "data_offsets\":[");
-    ck_assert_ptr_nonnull(at);
-    long long begin = 0;
-    ck_assert_int_eq(sscanf(at, "data_offsets\":[%lld", &begin), 1);
-    file.data[8 + (int64_t)n + begin + element] = (char)0xff;
-    synth_file_write(dir, "model.safetensors", file.data, (int64_t)file.n);
-    weft_buf_deinit(&file);
+    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(pwrite(fd, "\xff", 1, (off_t)(t->offset + element)), 1);
+    (void)close(fd);
+    weft_tensor_set_deinit(&set);
 }
 
 START_TEST(nan_codes_of_f8)
