@@ -25,6 +25,7 @@
 #include "node/base/hash.h"
 #include "node/base/log.h"
 #include "node/base/mem.h"
+#include "node/base/str.h"
 #include "node/rpc/address.h"
 #include "node/rpc/http/http.h"
 #include "node/rpc/server.h"
@@ -56,11 +57,16 @@ typedef struct serve {
 
 /* -- what is told on stderr ----------------------------------------------- */
 
+/* Reasons are for who asks for them (weft check prints them); the names of what
+ * is not used are told in one line. */
 static void remark(void *arg, const char *key, const char *reason)
 {
-    (void)arg;
-    weft_log(WEFT_LOG_INFO, "model", "remark", "name \"%s\" reason \"%s\"", key,
-             reason);
+    weft_buf *const names = arg;
+    weft_log(WEFT_LOG_DEBUG, "model", "ignored", "name \"%s\" reason \"%s\"",
+             key, reason);
+    const char *const comma = names->n > 0 ? ", " : "";
+    if (weft_buf_printf(names, NULL, "%s%s", comma, key) != WEFT_OK)
+        weft_log(WEFT_LOG_WARN, "model", "ignored", "name \"%s\"", key);
 }
 
 static void tell_memory(const serve *s)
@@ -277,8 +283,14 @@ static weft_status check_port(const char *flag,
 
 static weft_status open_model(serve *s, weft_err *err)
 {
-    return weft_model_open(s->options->model, s->options->profile, remark, NULL,
-                           &s->opened, err);
+    weft_buf names = {0};
+    const weft_status st =
+        weft_model_open(s->options->model, s->options->profile, remark, &names,
+                        &s->opened, err);
+    if (st == WEFT_OK && names.n > 0)
+        weft_log(WEFT_LOG_INFO, "model", "ignored", "names \"%s\"", names.data);
+    weft_buf_deinit(&names);
+    return st;
 }
 
 static weft_status check_ports(serve *s, weft_err *err)
