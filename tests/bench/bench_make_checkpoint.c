@@ -167,7 +167,7 @@ static void add_model(void)
 {
     add(EMBED, d.vocab, d.hidden, "model.embed_tokens.weight");
     for (int64_t i = 0; i < d.layers; i++) {
-        char p[64], part[96];
+        char p[64], part[160];
         (void)snprintf(p, sizeof p, "model.layers.%" PRId64 ".", i);
         add(NORM, d.hidden, 0, "%sinput_layernorm.weight", p);
         add_attention(i);
