@@ -27,7 +27,7 @@ enum {
     WEFT_HEAD_DIM_MAX = 1 << 11,
     WEFT_RANK_MAX = 1 << 14,
     WEFT_WIDTH_MAX = 1 << 20,
-    WEFT_EXPERTS_MAX = 1 << 13,
+    WEFT_EXPERTS_MAX = WEFT_ROUTE_EXPERTS_MAX, /* of kernels/ops.h */
     WEFT_TOP_K_MAX = 256,
     /* The rope tables are accurate for positions below this. */
     WEFT_CONTEXT_MAX = 1 << 24,

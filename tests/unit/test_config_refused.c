@@ -116,6 +116,8 @@ static const struct {
     {"dots3", "{\"n_routed_experts\":null}", "n_routed_experts required"},
     {"dots3", "{\"num_local_experts\":9}", "num_local_experts"},
     {"dots3", "{\"num_experts\":9}", "num_experts"},
+    /* more than a route of kernels/ops.h can choose among */
+    {"dots3", "{\"n_routed_experts\":4097}", "n_routed_experts 4096"},
     {"dots3", "{\"num_experts_per_tok\":9}", "num_experts_per_tok"},
     {"dots3", "{\"num_experts_per_tok\":null}", "num_experts_per_tok"},
     {"dots3", "{\"n_group\":3}", "n_group divide"},
