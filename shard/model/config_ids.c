@@ -111,10 +111,12 @@ static weft_status read_sampling(weft_fields *fields, weft_model_config *config,
                                  weft_err *err)
 {
     double temperature = 0, top_p = 0, penalty = 0;
+    /* The ranges are those of requests (router/admit): a default outside them
+     * would refuse every request that does not set its own. */
     const weft_real_field list[] = {
-        {"temperature", &temperature, 0, 1000, NAN, false},
+        {"temperature", &temperature, 0, 100, NAN, false},
         {"top_p", &top_p, 0, 1, NAN, false},
-        {"repetition_penalty", &penalty, 1e-3, 1000, NAN, false},
+        {"repetition_penalty", &penalty, 0.01, 100, NAN, false},
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++)
         WEFT_TRY(weft_fields_real(fields, &list[i], err));

@@ -40,6 +40,10 @@ static const struct {
     {"{\"do_sample\":true,\"min_p\":0.1,\"whatever\":{}}", NULL, 2, 9},
     {"{\"top_k\":\"many\"}", "top_k", 0, 0},
     {"{\"temperature\":-1}", "temperature", 0, 0},
+    /* what no request could ask for is no default either */
+    {"{\"temperature\":101}", "temperature 100", 0, 0},
+    {"{\"repetition_penalty\":0.005}", "repetition_penalty 0.01", 0, 0},
+    {"{\"repetition_penalty\":101}", "repetition_penalty 100", 0, 0},
     {"{\"top_p\":1.5}", "top_p", 0, 0},
     {"{\"repetition_penalty\":0}", "repetition_penalty", 0, 0},
     {"{\"eos_token_id\":\"x\"}", "eos_token_id", 0, 0},
