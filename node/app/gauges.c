@@ -117,13 +117,17 @@ static int print_metrics(void *arg, weft_buf *body)
     return weft_metrics_print(g->metrics, body, NULL) == WEFT_OK ? 200 : 500;
 }
 
+bool weft_gauges_step_hangs(const weft_engine_load *load, uint64_t now_ns)
+{
+    return now_ns > load->last_progress_ns &&
+           now_ns - load->last_progress_ns > WEFT_STEP_HANGS_NS;
+}
+
 static bool step_hangs(const weft_gauges *g)
 {
     weft_engine_load load;
     weft_engine_get_load(g->engine, &load);
-    const uint64_t now_ns = weft_clock_now_ns();
-    return !load.idle && now_ns > load.last_progress_ns &&
-           now_ns - load.last_progress_ns > WEFT_STEP_HANGS_NS;
+    return weft_gauges_step_hangs(&load, weft_clock_now_ns());
 }
 
 static int answer(weft_buf *body, const char *reason)

@@ -30,6 +30,11 @@ void weft_gauges_destroy(weft_gauges *gauges); /* NULL is fine */
 void weft_gauges_set_sources(weft_gauges *gauges, const weft_router *router,
                              weft_engine *engine);
 
+/* Whether the engine hangs, by a snapshot of it: its loop turns several times a
+ * second when it is idle, too, so what counts is the last turn alone. The
+ * snapshot of a step that never ends may be an idle turn's, taken before it. */
+bool weft_gauges_step_hangs(const weft_engine_load *load, uint64_t now_ns);
+
 /* Counting; `gauges` is a weft_gauges. */
 weft_watch weft_gauges_watch(weft_gauges *gauges);
 void weft_gauges_count_step(void *gauges, uint64_t step_ns, int32_t n_rows);
