@@ -42,18 +42,56 @@ static bool read_number(const char *folder, const char *name,
     return got && weft_parse_i64(line, 0, INT64_MAX, value_out);
 }
 
+/* Bytes of page cache on the group's lists of file pages. Version 1 tells those
+ * of the group itself beside those of all below it (total_...), which is what
+ * its limit counts. */
+static int64_t file_cache(const char *folder, bool v2)
+{
+    static const char *const names[2][2] = {
+        {"total_inactive_file ", "total_active_file "},
+        {"inactive_file ", "active_file "}};
+    char path[PATH_BYTES], line[LINE_BYTES];
+    int64_t sum = 0;
+    (void)snprintf(path, sizeof path, "%s/memory.stat", folder);
+    FILE *const f = fopen(path, "re");
+    if (f == NULL) return 0;
+    while (fgets(line, sizeof line, f) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        for (int i = 0; i < 2; i++) {
+            const char *const name = names[v2][i];
+            int64_t bytes = 0;
+            if (strncmp(line, name, strlen(name)) == 0 &&
+                weft_parse_i64(line + strlen(name), 0, INT64_MAX - sum, &bytes))
+                sum += bytes;
+        }
+    }
+    (void)fclose(f);
+    return sum;
+}
+
+bool weft_memory_group_room(const char *folder, bool v2, int64_t *room_out)
+{
+    int64_t most = 0, used = 0;
+    if (!read_number(folder, v2 ? "memory.max" : "memory.limit_in_bytes",
+                     &most) ||
+        !read_number(folder, v2 ? "memory.current" : "memory.usage_in_bytes",
+                     &used))
+        return false;
+    const int64_t cache = file_cache(folder, v2);
+    used -= cache < used ? cache : used;
+    *room_out = most > used ? most - used : 0;
+    return true;
+}
+
 /* The least room of a folder and its parents up to the mount: a limit may be
  * set at any of them. */
-static void limit_by_groups(char *folder, size_t mount_bytes, const char *limit,
-                            const char *use, int64_t *bytes_io)
+static void limit_by_groups(char *folder, size_t mount_bytes, bool v2,
+                            int64_t *bytes_io)
 {
     for (;;) {
-        int64_t most = 0, used = 0;
-        if (read_number(folder, limit, &most) &&
-            read_number(folder, use, &used)) {
-            const int64_t room = most > used ? most - used : 0;
-            if (room < *bytes_io) *bytes_io = room;
-        }
+        int64_t room = 0;
+        if (weft_memory_group_room(folder, v2, &room) && room < *bytes_io)
+            *bytes_io = room;
         char *const slash = strrchr(folder, '/');
         if (slash == NULL || strlen(folder) <= mount_bytes) return;
         *slash = '\0';
@@ -80,9 +118,7 @@ static void limit_by_cgroups(int64_t *bytes_io)
         const char *const path = second + 1;
         (void)snprintf(folder, sizeof folder, "%s%s", mount,
                        strcmp(path, "/") == 0 ? "" : path);
-        limit_by_groups(
-            folder, strlen(mount), v2 ? "memory.max" : "memory.limit_in_bytes",
-            v2 ? "memory.current" : "memory.usage_in_bytes", bytes_io);
+        limit_by_groups(folder, strlen(mount), v2, bytes_io);
     }
     (void)fclose(f);
 }

@@ -9,10 +9,16 @@
 #include "shard/step/engine.h"
 
 /* Bytes that can be had without swapping: the least of the system's
- * MemAvailable and what the process's control groups leave (limit less use).
+ * MemAvailable and what the process's control groups leave.
  * UNAVAILABLE: /proc says nothing. */
 WEFT_MUST_CHECK weft_status weft_memory_available(int64_t *bytes_out,
                                                   weft_err *err);
+
+/* What one control group leaves: its limit less what it uses, not counting the
+ * page cache of files, which is charged to it and given back before anything is
+ * refused (a checkpoint that was copied or read lies there). `folder` is the
+ * group's in the file system, of version 2 or 1. False: no limit is told. */
+bool weft_memory_group_room(const char *folder, bool v2, int64_t *room_out);
 
 /* What a start takes and where the KV budget comes from. */
 typedef struct weft_memory_plan {
