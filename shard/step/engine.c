@@ -40,9 +40,14 @@ int64_t weft_engine_overhead_bytes(const weft_model_config *config,
                                    const weft_engine_options *options)
 {
     const weft_forward_options f = forward_options(options, NULL);
-    const int64_t tokens =
-        (int64_t)options->max_seqs * options->max_context * 4;
-    return weft_forward_bytes(config, &f) + tokens + FIXED_BYTES;
+    const int64_t pages = (options->max_context + options->page_tokens - 1) /
+                          options->page_tokens;
+    /* Of a sequence: its tokens, and a page table for each kind. */
+    int64_t sequence = (int64_t)options->max_context * (int64_t)sizeof(int32_t);
+    for (int32_t k = 0; k < WEFT_KINDS; k++)
+        if (config->n_kind[k] > 0) sequence += pages * (int64_t)sizeof(int64_t);
+    return weft_forward_bytes(config, &f) + options->max_seqs * sequence +
+           FIXED_BYTES;
 }
 
 void weft_engine_emit(weft_engine *e, const weft_event *event)

@@ -9,7 +9,8 @@
  *
  * Guarantees: every submitted job gets exactly one last event (a finish other
  * than NONE), cancelled ones too; a cancelled job computes at most the step in
- * flight; nothing allocates in a step but top logprobs; events of one job come
+ * flight; nothing allocates in a step but top logprobs (tokens and page tables
+ * of a job are allocated when it is admitted: sched.h); events of one job come
  * in order.
  */
 #ifndef WEFT_SHARD_STEP_ENGINE_H

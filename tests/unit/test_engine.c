@@ -365,6 +365,26 @@ START_TEST(no_memory_ends_the_job_alone)
 }
 END_TEST
 
+/* Tables of pages are the larger part of a sequence where pages are small. */
+START_TEST(overhead_counts_page_tables)
+{
+    desk *const d = desk_open((weft_engine_options){0});
+    weft_engine_options o = {.chunk_tokens = 8,
+                             .max_seqs = 4,
+                             .max_context = 1000,
+                             .threads = 1,
+                             .ops = harness_ops(NULL)};
+    const weft_model_config *const c = &d->model.config;
+    o.page_tokens = 1;
+    const int64_t small = weft_engine_overhead_bytes(c, &o);
+    o.page_tokens = 1000;
+    const int64_t large = weft_engine_overhead_bytes(c, &o);
+    const int32_t kinds = (c->n_kind[0] > 0) + (c->n_kind[1] > 0);
+    ck_assert_int_eq(small - large, 4 * kinds * (1000 - 1) * 8);
+    desk_close(d);
+}
+END_TEST
+
 /* -- no room for events -------------------------------------------------------
  */
 
@@ -493,6 +513,7 @@ int main(void)
         a_full_queue_refuses,
         nan_fails_the_jobs_that_meet_it,
         no_memory_ends_the_job_alone,
+        overhead_counts_page_tables,
         a_slow_sink_loses_and_reorders_nothing,
         a_closed_sink_is_waited_for,
         stop_with_jobs_in_flight,
