@@ -9,6 +9,7 @@
 #include "node/app/memory.h"
 #include "node/app/model_open.h"
 #include "node/base/mem.h"
+#include "node/base/str.h"
 
 enum { CONTEXTS = 4 };
 
@@ -19,11 +20,23 @@ typedef struct remarks {
     json_t *list; /* of {"name", "reason"} */
 } remarks;
 
+/* JSON is UTF-8; a path or a text that was cut may be anything. */
+static json_t *text_of(const char *text)
+{
+    char *const mended = weft_mem_copy_text(text, strlen(text));
+    if (mended == NULL) return NULL;
+    json_t *const string =
+        json_stringn(mended, weft_utf8_mend(mended, strlen(text)));
+    weft_mem_free(mended);
+    return string;
+}
+
 static void remember(void *arg, const char *key, const char *reason)
 {
     remarks *const r = arg;
-    (void)json_array_append_new(
-        r->list, json_pack("{s:s, s:s}", "name", key, "reason", reason));
+    (void)json_array_append_new(r->list,
+                                json_pack("{s:o, s:o}", "name", text_of(key),
+                                          "reason", text_of(reason)));
 }
 
 static json_t *plan_kv(const weft_model_config *config,
@@ -74,12 +87,12 @@ static json_t *describe(const weft_options *options, const weft_opened *o,
     (void)snprintf(hash, sizeof hash, "%016llx",
                    (unsigned long long)s->weights_hash);
     json_t *const model = json_pack(
-        "{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b}",
-        "folder", options->model, "model_type", c->model_type, "weights_hash",
-        hash, "layers", c->n_layer, "moe_layers", n_moe, "experts", c->n_expert,
-        "experts_per_token", c->top_k, "hidden_size", c->hidden_size,
-        "vocab_size", c->vocab_size, "window", c->window, "max_context",
-        c->max_context, "tokenizer", o->tokenizer != NULL);
+        "{s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b}",
+        "folder", text_of(options->model), "model_type", c->model_type,
+        "weights_hash", hash, "layers", c->n_layer, "moe_layers", n_moe,
+        "experts", c->n_expert, "experts_per_token", c->top_k, "hidden_size",
+        c->hidden_size, "vocab_size", c->vocab_size, "window", c->window,
+        "max_context", c->max_context, "tokenizer", o->tokenizer != NULL);
     json_t *const tensors = json_pack(
         "{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "files", (json_int_t)s->n_files,
         "tensors", (json_int_t)s->n_tensors, "used", (json_int_t)s->n_used,
@@ -233,12 +246,14 @@ int weft_command_check(const weft_options *options)
             print_text(report);
     } else {
         if (options->json) {
-            report = json_pack("{s:b, s:s, s:s}", "ok", 0, "status",
-                               weft_status_name(st), "refused", err.text);
+            report =
+                json_pack("{s:b, s:s, s:o}", "ok", 0, "status",
+                          weft_status_name(st), "refused", text_of(err.text));
             if (report != NULL) print_json(report);
         }
         code = weft_fail_with(weft_exit_of(st, doing), &err);
     }
+    if (code == WEFT_EXIT_DONE) code = weft_output_end();
     json_decref(report);
     json_decref(ignored);
     return code;

@@ -16,6 +16,10 @@ int weft_command_eval(const weft_options *options);
 int weft_command_check(const weft_options *options);
 int weft_command_status(const weft_options *options);
 
+/* Whether all that was printed on stdout has arrived: WEFT_EXIT_DONE, or, told
+ * on stderr, WEFT_EXIT_RESOURCE. The last thing a command does that prints. */
+int weft_output_end(void);
+
 /* "weft: TEXT" on stderr, as one line; returns `code`, so that a command ends
  * with `return weft_fail_with(...)`. */
 int weft_fail_with(weft_exit code, const weft_err *err);

@@ -22,7 +22,8 @@ typedef struct scoring {
     int32_t n_ids, vocab;
     FILE *logits; /* NULL: not wanted */
     bool write_failed;
-    double nll; /* sum of -ln p over tokens 1... */
+    double nll;       /* sum of -ln p over tokens 1... */
+    int32_t infinite; /* position whose logits gave no number; -1: none */
     weft_ring *events;
 } scoring;
 
@@ -37,6 +38,7 @@ static void on_logits(void *arg, int32_t position, const float *logits)
     for (int32_t i = 0; i < s->vocab; i++) top = fmax(top, (double)logits[i]);
     for (int32_t i = 0; i < s->vocab; i++) sum += exp((double)logits[i] - top);
     s->nll += top + log(sum) - (double)logits[s->ids[position + 1]];
+    if (s->infinite < 0 && !isfinite(s->nll)) s->infinite = position;
 }
 
 static bool take_event(void *arg, const weft_event *event)
@@ -116,10 +118,11 @@ static weft_status run_engine(const weft_model_config *config,
 static void print_line(const weft_eval_input *in, double nll, double seconds)
 {
     const int32_t scored = in->n_ids - 1;
+    const double perplexity = scored > 0 ? exp(nll / scored) : NAN;
     printf("{\"tokens\":%d,\"scored\":%d,\"nll\":%.9g,", in->n_ids, scored,
            nll);
-    if (scored > 0)
-        printf("\"perplexity\":%.9g,", exp(nll / scored));
+    if (isfinite(perplexity)) /* JSON has no infinity */
+        printf("\"perplexity\":%.9g,", perplexity);
     else
         printf("\"perplexity\":null,");
     if (in->scored_bytes > 0)
@@ -138,6 +141,7 @@ static int score(const weft_options *options, weft_opened *opened,
     scoring s = {.ids = in->ids,
                  .n_ids = in->n_ids,
                  .vocab = opened->config.vocab_size,
+                 .infinite = -1,
                  .logits = logits};
     double seconds = 0.0;
     weft_exit code = WEFT_EXIT_DONE;
@@ -156,17 +160,18 @@ static int score(const weft_options *options, weft_opened *opened,
         if (st != WEFT_OK) code = weft_exit_of(st, WEFT_DOING_LOAD);
     }
     if (st == WEFT_OK) {
-        const int32_t n_prompt =
-            options->decode_from > 0 && options->decode_from < in->n_ids
-                ? options->decode_from
-                : in->n_ids;
         s.events = events;
         st = run_engine(&opened->config, weft_model_weights(model), &engine,
-                        n_prompt, &s, &seconds, &err);
+                        weft_eval_prefilled(options, in->n_ids), &s, &seconds,
+                        &err);
     }
     if (st == WEFT_OK && s.write_failed)
         st = WEFT_FAIL(&err, WEFT_UNAVAILABLE, "logits %s: cannot write",
                        options->logits);
+    if (st == WEFT_OK && s.infinite >= 0)
+        st = WEFT_FAIL(&err, WEFT_INTERNAL,
+                       "the logits after position %d hold NaN or infinity",
+                       s.infinite);
     weft_model_destroy(model);
     weft_ring_destroy(events);
     if (st != WEFT_OK)
@@ -174,7 +179,7 @@ static int score(const weft_options *options, weft_opened *opened,
             code != WEFT_EXIT_DONE ? code : weft_exit_of(st, WEFT_DOING_START),
             &err);
     print_line(in, s.nll, seconds);
-    return WEFT_EXIT_DONE;
+    return weft_output_end();
 }
 
 static int score_to_file(const weft_options *options, weft_opened *opened,

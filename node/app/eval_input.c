@@ -113,3 +113,9 @@ weft_status weft_eval_input_read(const weft_options *options,
     *input_out = in;
     return WEFT_OK;
 }
+
+int32_t weft_eval_prefilled(const weft_options *options, int32_t n_ids)
+{
+    if (options->decode_from < 0 || options->decode_from > n_ids) return n_ids;
+    return options->decode_from < 1 ? 1 : options->decode_from;
+}

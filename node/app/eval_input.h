@@ -20,4 +20,8 @@ WEFT_MUST_CHECK weft_status weft_eval_input_read(const weft_options *options,
                                                  weft_exit *code_out,
                                                  weft_err *err);
 
+/* How many of n_ids tokens are prefilled: what --decode-from says, but at least
+ * one, since a sequence begins with a token, and at most all. */
+int32_t weft_eval_prefilled(const weft_options *options, int32_t n_ids);
+
 #endif

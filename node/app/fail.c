@@ -1,4 +1,6 @@
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "node/app/commands.h"
 
@@ -15,4 +17,14 @@ int weft_fail_with(weft_exit code, const weft_err *err)
     line[n] = '\0';
     (void)fprintf(stderr, "weft: %s\n", line);
     return (int)code;
+}
+
+int weft_output_end(void)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout)) return WEFT_EXIT_DONE;
+    weft_err err = {0};
+    (void)WEFT_FAIL(&err, WEFT_UNAVAILABLE, "the output cannot be written: %s",
+                    errno != 0 ? strerror(errno) : "an earlier part failed");
+    return weft_fail_with(WEFT_EXIT_RESOURCE, &err);
 }

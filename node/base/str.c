@@ -67,6 +67,17 @@ bool weft_utf8_valid(const char *text, size_t n)
     return weft_utf8_prefix(text, n, &broken) == n;
 }
 
+size_t weft_utf8_mend(char *text, size_t n)
+{
+    size_t good = 0;
+    for (;;) {
+        bool broken = false;
+        good += weft_utf8_prefix(text + good, n - good, &broken);
+        if (!broken) return good;
+        text[good++] = '?';
+    }
+}
+
 /* Room for n more bytes and the NUL. */
 static weft_status reserve(weft_buf *buf, size_t n, weft_err *err)
 {

@@ -20,6 +20,11 @@ bool weft_utf8_valid(const char *text, size_t n);
  * set if what follows the prefix can never become one. */
 size_t weft_utf8_prefix(const char *text, size_t n, bool *broken_out);
 
+/* Make text [0, n) well-formed in place: a byte that begins no character
+ * becomes
+ * '?', a character that the end cuts off is dropped. Its length. */
+size_t weft_utf8_mend(char *text, size_t n);
+
 /* A growing byte buffer, always NUL-terminated once it holds anything.
  * {0} is an empty one. */
 typedef struct weft_buf {

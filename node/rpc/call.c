@@ -92,14 +92,8 @@ static void set_text(weft_call *c, const char *text)
 {
     size_t n = text != NULL ? strlen(text) : 0;
     if (n >= STATUS_TEXT_BYTES) n = STATUS_TEXT_BYTES - 1;
-    size_t good = 0;
     memcpy(c->text, text != NULL ? text : "", n);
-    while (good < n) {
-        bool broken = false;
-        good += weft_utf8_prefix(c->text + good, n - good, &broken);
-        if (good < n && !broken) n = good; /* a character cut in two */
-        if (good < n) c->text[good++] = '?';
-    }
+    n = weft_utf8_mend(c->text, n);
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)c->text[i] < ' ' || c->text[i] == 0x7f)
             c->text[i] = ' ';

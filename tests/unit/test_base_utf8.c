@@ -184,10 +184,36 @@ START_TEST(prefixes)
 }
 END_TEST
 
+START_TEST(mend_leaves_what_is_good)
+{
+    static const struct {
+        const char *text, *mended;
+    } cases[] = {
+        {"", ""},
+        {"plain", "plain"},
+        {"gr\xc3\xbc\xc3\x9f", "gr\xc3\xbc\xc3\x9f"},
+        {"cut \xe2\x82", "cut "},
+        {"\xff\xfe"
+         "a\x80",
+         "??a?"},
+        {"\xc3"
+         "a\xed\xa0\x80\xf0\x9f\x99\x82",
+         "?a???\xf0\x9f\x99\x82"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[32] = "";
+        const size_t n = strlen(cases[i].text);
+        memcpy(text, cases[i].text, n);
+        text[weft_utf8_mend(text, n)] = '\0';
+        ck_assert_str_eq(text, cases[i].mended);
+    }
+}
+END_TEST
+
 int main(void)
 {
     const TTest *const tests[] = {all_strings_up_to_three_bytes,
                                   every_scalar_value, four_byte_borders,
-                                  prefixes};
+                                  prefixes, mend_leaves_what_is_good};
     return WEFT_SUITE_RUN("base/utf8", tests);
 }

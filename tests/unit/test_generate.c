@@ -1,14 +1,13 @@
 /* `weft generate` and `weft status` against a server with canned answers. */
 #include <check.h>
-#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "node/app/commands.h"
 #include "node/rpc/server.h"
+#include "tests/support/command.h"
 
-enum { ARGS_MAX = 24, TEXT_BYTES = 4096 };
+enum { TEXT_BYTES = COMMAND_TEXT_BYTES };
 
 /* What the server was asked, kept for the test: the last request. */
 static struct {
@@ -132,72 +131,17 @@ static void stop(void)
     server = NULL;
 }
 
-static const char *no_environment(void *arg, const char *name)
+/* Run "generate|--ids|1 2" against the server; out_path as command_run's.
+ */
+static command_seen run_to(const char *line, const char *address,
+                           const char *out_path)
 {
-    (void)arg;
-    (void)name;
-    return NULL;
+    char whole[TEXT_BYTES];
+    (void)snprintf(whole, sizeof whole, "%s|--addr=%s", line, address);
+    return command_run(whole, out_path);
 }
 
-/* A command's output, as a shell would see it. */
-typedef struct seen {
-    int code;
-    char out[TEXT_BYTES], err[TEXT_BYTES];
-} seen;
-
-/* Let `fd` go to `path` (NULL: a file without name); returns what it was. */
-static int divert(int fd, const char *path)
-{
-    const int was = dup(fd);
-    FILE *const to = path != NULL ? fopen(path, "w") : tmpfile();
-    ck_assert(was >= 0 && to != NULL);
-    ck_assert_int_eq(dup2(fileno(to), fd), fd);
-    ck_assert_int_eq(fclose(to), 0);
-    return was;
-}
-
-static void restore(int fd, int was, char text[TEXT_BYTES])
-{
-    const ssize_t n = pread(fd, text, TEXT_BYTES - 1, 0);
-    text[n > 0 ? n : 0] = '\0';
-    ck_assert_int_eq(dup2(was, fd), fd);
-    (void)close(was);
-}
-
-/* Run "generate|--ids|1 2" against the server; out_path as divert's. */
-static seen run_to(const char *line, const char *address, const char *out_path)
-{
-    static char copied[TEXT_BYTES];
-    static char program[] = "weft", addr[64];
-    char *argv[ARGS_MAX] = {program};
-    int argc = 1;
-    (void)snprintf(copied, sizeof copied, "%s", line);
-    (void)snprintf(addr, sizeof addr, "--addr=%s", address);
-    for (char *at = copied; at != NULL;) {
-        char *const bar = strchr(at, '|');
-        if (bar != NULL) *bar = '\0';
-        argv[argc++] = at;
-        at = bar != NULL ? bar + 1 : NULL;
-    }
-    argv[argc++] = addr;
-    weft_options o;
-    weft_err err = {0};
-    ck_assert_msg(weft_options_parse(argc, argv, no_environment, NULL, &o,
-                                     &err) == WEFT_OK,
-                  "%s", err.text);
-    seen s = {0};
-    (void)fflush(stdout);
-    const int out = divert(STDOUT_FILENO, out_path);
-    const int told = divert(STDERR_FILENO, NULL);
-    s.code = o.command == WEFT_COMMAND_STATUS ? weft_command_status(&o)
-                                              : weft_command_generate(&o);
-    clearerr(stdout);
-    restore(STDOUT_FILENO, out, s.out);
-    restore(STDERR_FILENO, told, s.err);
-    return s;
-}
-
-static seen run(const char *line)
+static command_seen run(const char *line)
 {
     return run_to(line, weft_rpc_server_address(server), NULL);
 }
@@ -211,7 +155,8 @@ static int lines_of(const char *text)
 
 START_TEST(streams_text)
 {
-    const seen s = run("generate|Once|upon|--max-tokens|2|--stop|a|--stop|b");
+    const command_seen s =
+        run("generate|Once|upon|--max-tokens|2|--stop|a|--stop|b");
     ck_assert_int_eq(s.code, 0);
     ck_assert_str_eq(s.out, "Hello world\n");
     ck_assert_int_eq(lines_of(s.err), 1);
@@ -250,7 +195,7 @@ END_TEST
 
 START_TEST(ids_in_and_out)
 {
-    const seen s = run("generate|--ids|1 2|3");
+    const command_seen s = run("generate|--ids|1 2|3");
     ck_assert_int_eq(s.code, 0);
     ck_assert_str_eq(s.out, "5 6\n");
     ck_assert_uint_eq(asked.n_ids, 3);
@@ -261,7 +206,7 @@ END_TEST
 
 START_TEST(json_lines)
 {
-    const seen s = run("generate|--json|x");
+    const command_seen s = run("generate|--json|x");
     ck_assert_int_eq(s.code, 0);
     const char *const complete = strstr(s.out, "{\"complete\":");
     ck_assert_ptr_nonnull(complete);
@@ -272,13 +217,13 @@ END_TEST
 
 START_TEST(an_answer_with_an_error_is_6)
 {
-    const seen s = run("generate|--ids|4000000000");
+    const command_seen s = run("generate|--ids|4000000000");
     ck_assert_int_eq(s.code, 6);
     ck_assert_str_eq(s.out, "");
     ck_assert_int_eq(lines_of(s.err), 1);
     ck_assert_ptr_nonnull(strstr(s.err, "INVALID_ARGUMENT"));
     ck_assert_ptr_nonnull(strstr(s.err, "4000000000 is beyond"));
-    const seen drained = run("generate|drain");
+    const command_seen drained = run("generate|drain");
     ck_assert_int_eq(drained.code, 6);
     ck_assert_ptr_nonnull(strstr(drained.err, "UNAVAILABLE"));
     ck_assert_ptr_nonnull(strstr(drained.err, "retry after 250 ms"));
@@ -287,7 +232,7 @@ END_TEST
 
 START_TEST(ids_that_are_none_are_2)
 {
-    const seen s = run("generate|--ids|1 two");
+    const command_seen s = run("generate|--ids|1 two");
     ck_assert_int_eq(s.code, 2);
     ck_assert_ptr_nonnull(strstr(s.err, "\"two\""));
 }
@@ -295,11 +240,11 @@ END_TEST
 
 START_TEST(nobody_there_is_5)
 {
-    const seen g = run_to("generate|x", "127.0.0.1:1", NULL);
+    const command_seen g = run_to("generate|x", "127.0.0.1:1", NULL);
     ck_assert_int_eq(g.code, 5);
     ck_assert_int_eq(lines_of(g.err), 1);
     ck_assert_ptr_nonnull(strstr(g.err, "127.0.0.1:1"));
-    const seen s = run_to("status|--json", "127.0.0.1:1", NULL);
+    const command_seen s = run_to("status|--json", "127.0.0.1:1", NULL);
     ck_assert_int_eq(s.code, 5);
     ck_assert_ptr_nonnull(strstr(s.err, "127.0.0.1:1"));
     ck_assert_str_eq(s.out, "");
@@ -308,7 +253,7 @@ END_TEST
 
 START_TEST(an_output_that_is_full_is_4)
 {
-    const seen s =
+    const command_seen s =
         run_to("generate|x", weft_rpc_server_address(server), "/dev/full");
     ck_assert_int_eq(s.code, 4);
     ck_assert_int_eq(lines_of(s.err), 1);
@@ -318,7 +263,7 @@ END_TEST
 
 START_TEST(status_of_a_server)
 {
-    const seen json = run("status|--json");
+    const command_seen json = run("status|--json");
     ck_assert_int_eq(json.code, 0);
     ck_assert_int_eq(lines_of(json.out), 1);
     static const char *const parts[] = {
@@ -331,7 +276,7 @@ START_TEST(status_of_a_server)
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         ck_assert_msg(strstr(json.out, parts[i]) != NULL, "no %s in %s",
                       parts[i], json.out);
-    const seen text = run("status");
+    const command_seen text = run("status");
     ck_assert_int_eq(text.code, 0);
     ck_assert_ptr_nonnull(strstr(text.out, "2 running, 1 waiting"));
     ck_assert_ptr_nonnull(strstr(text.out, "tiny (dots3_note, context 77)"));
