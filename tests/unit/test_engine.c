@@ -365,6 +365,30 @@ START_TEST(no_memory_ends_the_job_alone)
 }
 END_TEST
 
+static void take_memory_away_at_once(void *arg, int32_t position,
+                                     const float *logits)
+{
+    (void)arg, (void)logits;
+    if (position == 0) weft_mem_fail_after(0);
+}
+
+/* From the first step of a job on: chunks, decodes, logprobs of the chosen. */
+START_TEST(a_step_allocates_nothing)
+{
+    const desk_told want = usual(40, 30, 3);
+    desk *const d = desk_open((weft_engine_options){0});
+    weft_job *const job = desk_job(d, 0, 40, 30, 3);
+    job->on_logits = take_memory_away_at_once;
+    desk_submit(d, 0);
+    desk_start(d);
+    desk_wait_over(d, 0);
+    weft_mem_fail_after(-1);
+    desk_expect_same(&d->told[0], &want);
+    desk_expect_idle(d);
+    desk_close(d);
+}
+END_TEST
+
 /* Tables of pages are the larger part of a sequence where pages are small. */
 START_TEST(overhead_counts_page_tables)
 {
@@ -467,6 +491,29 @@ static void submit_many(desk *d)
     }
 }
 
+/* Also while there is something in the inbox, which has to wait as well. */
+START_TEST(a_closed_sink_is_not_besieged)
+{
+    desk *const d = desk_open((weft_engine_options){0});
+    atomic_store(&d->closed, true);
+    (void)desk_job(d, 0, 9, 20, 5);
+    desk_submit(d, 0);
+    desk_start(d);
+    wait_for_refusals(d, 3);
+    (void)desk_job(d, 1, 17, 20, 6);
+    desk_submit(d, 1);
+    const long before = atomic_load(&d->n_refused);
+    const uint64_t until_ns = weft_clock_now_ns() + 100 * 1000 * 1000;
+    while (weft_clock_now_ns() < until_ns) {
+    }
+    ck_assert_int_lt(atomic_load(&d->n_refused) - before, 1000);
+    atomic_store(&d->closed, false);
+    for (uint64_t i = 0; i < 2; i++) desk_wait_over(d, i);
+    desk_expect_idle(d);
+    desk_close(d);
+}
+END_TEST
+
 START_TEST(stop_with_jobs_in_flight)
 {
     desk *const d = desk_open((weft_engine_options){.max_seqs = 2});
@@ -513,9 +560,11 @@ int main(void)
         a_full_queue_refuses,
         nan_fails_the_jobs_that_meet_it,
         no_memory_ends_the_job_alone,
+        a_step_allocates_nothing,
         overhead_counts_page_tables,
         a_slow_sink_loses_and_reorders_nothing,
         a_closed_sink_is_waited_for,
+        a_closed_sink_is_not_besieged,
         stop_with_jobs_in_flight,
         stop_while_the_sink_is_closed,
         stop_before_the_start,
