@@ -312,10 +312,10 @@ weft_status weft_sampler_logprobs(weft_sampler *sampler, const float *logits,
 {
     weft_sampler *const s = sampler;
     WEFT_ASSERT(in_vocab(s, token));
-    if (stat->nan)
-        return WEFT_FAIL(err, WEFT_INTERNAL,
-                         "the logits before position %d hold NaN",
-                         event_io->position);
+    if (stat->nan || isinf(stat->max))
+        return WEFT_FAIL(
+            err, WEFT_INTERNAL, "the logits before position %d hold %s",
+            event_io->position, stat->nan ? "NaN" : "no finite largest");
     if (n_top > s->vocab) n_top = s->vocab;
     weft_logprob *top = NULL;
     if (n_top > 0) {

@@ -53,7 +53,8 @@ WEFT_MUST_CHECK weft_status weft_sampler_choose(
 
 /* Fill event->logprob, n_top and top for `token` out of the row: top `n_top`
  * (value desc, id asc), at most vocab. RESOURCE_EXHAUSTED: no memory for the
- * list. INTERNAL: the row holds NaN. *event_io is changed on success only. */
+ * list. INTERNAL: the row holds NaN, or its largest is infinite. *event_io is
+ * changed on success only. */
 WEFT_MUST_CHECK weft_status weft_sampler_logprobs(
     weft_sampler *sampler, const float *logits, const weft_vocab_stat *stat,
     int32_t token, int32_t n_top, weft_event *event_io, weft_err *err);

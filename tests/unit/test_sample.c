@@ -568,10 +568,13 @@ START_TEST(no_memory_is_an_error)
                                            0, &event, &err),
                      WEFT_OK);
     weft_mem_fail_after(-1);
-    b.stat.nan = true;
-    ck_assert_int_eq(weft_sampler_logprobs(b.sampler, b.logits, &b.stat, token,
-                                           5, &event, &err),
-                     WEFT_INTERNAL);
+    for (int k = 0; k < 3; k++) { /* rows that have no logarithm */
+        b.stat = (weft_vocab_stat){.nan = k == 0,
+                                   .max = k == 1 ? INFINITY : -INFINITY};
+        ck_assert_int_eq(weft_sampler_logprobs(b.sampler, b.logits, &b.stat,
+                                               token, 5, &event, &err),
+                         WEFT_INTERNAL);
+    }
     close_bench();
     weft_sampler_destroy(NULL);
 }
