@@ -206,9 +206,7 @@ static weft_status examine(const weft_options *options, json_t *ignored,
                              err));
     *doing_out = WEFT_DOING_START;
     weft_status st = weft_model_engine_options(options, &o.config, &e, err);
-    if (st == WEFT_OK)
-        st = weft_kv_layout_make(&o.config, WEFT_BF16, options->page_tokens,
-                                 &layout, err);
+    if (st == WEFT_OK) st = weft_engine_kv_layout(&o.config, &e, &layout, err);
     if (st == WEFT_OK)
         st = weft_memory_plan_make(
             &o.config, &e, options->kv_bytes,

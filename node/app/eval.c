@@ -11,6 +11,7 @@
 
 #include "node/app/commands.h"
 #include "node/app/eval_input.h"
+#include "node/app/memory.h"
 #include "node/app/model_open.h"
 #include "node/base/clock.h"
 #include "node/base/mem.h"
@@ -45,26 +46,6 @@ static bool take_event(void *arg, const weft_event *event)
 {
     scoring *const s = arg;
     return weft_ring_push(s->events, event);
-}
-
-/* The pool that this one sequence fills, if no budget is given. */
-static weft_status size_pool(const weft_model_config *config,
-                             weft_engine_options *e, weft_err *err)
-{
-    if (e->kv_bytes > 0) return WEFT_OK;
-    weft_kv_layout layout;
-    WEFT_TRY(weft_kv_layout_make(
-        config, e->profile == WEFT_EXACT ? WEFT_F32 : WEFT_BF16, e->page_tokens,
-        &layout, err));
-    int64_t slabs = 0;
-    for (int32_t k = 0; k < WEFT_KINDS; k++) {
-        if (config->n_kind[k] == 0) continue;
-        const int64_t pages = weft_kv_pages_for(
-            config, &layout, (weft_kind)k, e->max_context, e->chunk_tokens);
-        slabs += pages / layout.slab_pages[k] + 2;
-    }
-    e->kv_bytes = slabs * layout.slab_bytes;
-    return WEFT_OK;
 }
 
 static weft_status wait_for_end(weft_ring *events, weft_err *err)
@@ -152,7 +133,10 @@ static int score(const weft_options *options, weft_opened *opened,
     engine.max_seqs = 1;
     engine.max_waiting = 1;
     engine.max_context = in->n_ids + 1;
-    st = size_pool(&opened->config, &engine, &err);
+    /* What this one sequence fills, if no budget is given. */
+    if (engine.kv_bytes == 0)
+        st = weft_memory_useful_kv(&opened->config, &engine, &engine.kv_bytes,
+                                   &err);
     if (st == WEFT_OK)
         st = weft_ring_create(sizeof(weft_event), 64, &events, &err);
     if (st == WEFT_OK) {

@@ -132,21 +132,22 @@ weft_status weft_memory_available(int64_t *bytes_out, weft_err *err)
     return WEFT_OK;
 }
 
-/* Bytes that max_seqs sequences at their longest could use; the pool is never
- * larger by default, since nothing could fill it. */
-static int64_t useful_bytes(const weft_model_config *config,
-                            const weft_engine_options *o,
-                            const weft_kv_layout *layout)
+weft_status weft_memory_useful_kv(const weft_model_config *config,
+                                  const weft_engine_options *o,
+                                  int64_t *bytes_out, weft_err *err)
 {
     int64_t slabs = 0;
+    weft_kv_layout layout;
+    WEFT_TRY(weft_engine_kv_layout(config, o, &layout, err));
     for (int32_t k = 0; k < WEFT_KINDS; k++) {
         if (config->n_kind[k] == 0) continue;
         const int64_t pages = weft_kv_pages_for(
-            config, layout, (weft_kind)k, o->max_context, o->chunk_tokens);
-        const int64_t per_slab = layout->slab_pages[k];
+            config, &layout, (weft_kind)k, o->max_context, o->chunk_tokens);
+        const int64_t per_slab = layout.slab_pages[k];
         slabs += (pages * o->max_seqs + per_slab - 1) / per_slab + 1;
     }
-    return slabs * layout->slab_bytes;
+    *bytes_out = slabs * layout.slab_bytes;
+    return WEFT_OK;
 }
 
 weft_status weft_memory_plan_make(const weft_model_config *config,
@@ -176,12 +177,8 @@ weft_status weft_memory_plan_make(const weft_model_config *config,
                          "kv-bytes: %lld bytes are asked for, %lld are left "
                          "beside weights and step buffers",
                          (long long)kv_bytes, (long long)left);
-    weft_kv_layout layout;
-    const weft_dtype dtype =
-        options->profile == WEFT_EXACT ? WEFT_F32 : WEFT_BF16;
-    WEFT_TRY(
-        weft_kv_layout_make(config, dtype, options->page_tokens, &layout, err));
-    const int64_t useful = useful_bytes(config, options, &layout);
+    int64_t useful = 0;
+    WEFT_TRY(weft_memory_useful_kv(config, options, &useful, err));
     p.kv_bytes = left > p.reserve_bytes ? left - p.reserve_bytes : 0;
     if (p.kv_bytes > useful) p.kv_bytes = useful;
     if (p.kv_given) p.kv_bytes = kv_bytes;

@@ -20,6 +20,12 @@ WEFT_MUST_CHECK weft_status weft_memory_available(int64_t *bytes_out,
  * group's in the file system, of version 2 or 1. False: no limit is told. */
 bool weft_memory_group_room(const char *folder, bool v2, int64_t *room_out);
 
+/* Bytes of KV that max_seqs sequences of max_context could use, whole slabs
+ * each: with more, nothing could fill it. INVALID_ARGUMENT: page_tokens. */
+WEFT_MUST_CHECK weft_status weft_memory_useful_kv(
+    const weft_model_config *config, const weft_engine_options *options,
+    int64_t *bytes_out, weft_err *err);
+
 /* What a start takes and where the KV budget comes from. */
 typedef struct weft_memory_plan {
     int64_t available_bytes;

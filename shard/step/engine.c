@@ -51,6 +51,15 @@ int64_t weft_engine_overhead_bytes(const weft_model_config *config,
            FIXED_BYTES;
 }
 
+weft_status weft_engine_kv_layout(const weft_model_config *config,
+                                  const weft_engine_options *options,
+                                  weft_kv_layout *layout_out, weft_err *err)
+{
+    return weft_kv_layout_make(
+        config, options->profile == WEFT_EXACT ? WEFT_F32 : WEFT_BF16,
+        options->page_tokens, layout_out, err);
+}
+
 void weft_engine_emit(weft_engine *e, const weft_event *event)
 {
     while (!e->sink.take(e->sink.arg, event)) {
@@ -85,9 +94,7 @@ static weft_status create_buffers(weft_engine *e, weft_err *err)
 static weft_status create_kv(weft_engine *e, weft_err *err)
 {
     const weft_engine_options *const o = &e->options;
-    const weft_dtype dtype = o->profile == WEFT_EXACT ? WEFT_F32 : WEFT_BF16;
-    WEFT_TRY(
-        weft_kv_layout_make(e->config, dtype, o->page_tokens, &e->layout, err));
+    WEFT_TRY(weft_engine_kv_layout(e->config, o, &e->layout, err));
     WEFT_TRY(weft_kv_pool_create(&e->layout, o->kv_bytes, &e->pool, err));
     weft_kv_stats stats;
     weft_kv_pool_get_stats(e->pool, &stats);

@@ -48,6 +48,12 @@ typedef void (*weft_step_fn)(void *arg, uint64_t step_ns, int32_t n_rows);
 int64_t weft_engine_overhead_bytes(const weft_model_config *config,
                                    const weft_engine_options *options);
 
+/* The KV pages that an engine with these options has. INVALID_ARGUMENT: as
+ * weft_kv_layout_make. */
+WEFT_MUST_CHECK weft_status weft_engine_kv_layout(
+    const weft_model_config *config, const weft_engine_options *options,
+    weft_kv_layout *layout_out, weft_err *err);
+
 /* config and weights are borrowed until destroy. */
 WEFT_MUST_CHECK weft_status
 weft_engine_create(const weft_model_config *config, const weft_weights *weights,
