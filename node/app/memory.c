@@ -1,11 +1,10 @@
 #include "node/app/memory.h"
 
 #include <stdio.h>
-#include <string.h>
 
-#include "node/base/str.h"
+#include "node/app/cgroup.h"
 
-enum { LINE_BYTES = 512, PATH_BYTES = 1024 };
+enum { LINE_BYTES = 512 };
 
 static const int64_t MIB = 1024 * 1024;
 
@@ -27,107 +26,19 @@ static weft_status meminfo(int64_t *bytes_out, weft_err *err)
     return WEFT_FAIL(err, st, "/proc/meminfo: no MemAvailable");
 }
 
-/* A file of one number; "max" and anything else give false: no limit. */
-static bool read_number(const char *folder, const char *name,
-                        int64_t *value_out)
+static void take_room(void *arg, const char *folder, bool v2)
 {
-    char path[PATH_BYTES];
-    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *const f = fopen(path, "re");
-    if (f == NULL) return false;
-    char line[LINE_BYTES] = "";
-    const bool got = fgets(line, sizeof line, f) != NULL;
-    (void)fclose(f);
-    line[strcspn(line, "\n")] = '\0';
-    return got && weft_parse_i64(line, 0, INT64_MAX, value_out);
-}
-
-/* Bytes of page cache on the group's lists of file pages. Version 1 tells those
- * of the group itself beside those of all below it (total_...), which is what
- * its limit counts. */
-static int64_t file_cache(const char *folder, bool v2)
-{
-    static const char *const names[2][2] = {
-        {"total_inactive_file ", "total_active_file "},
-        {"inactive_file ", "active_file "}};
-    char path[PATH_BYTES], line[LINE_BYTES];
-    int64_t sum = 0;
-    (void)snprintf(path, sizeof path, "%s/memory.stat", folder);
-    FILE *const f = fopen(path, "re");
-    if (f == NULL) return 0;
-    while (fgets(line, sizeof line, f) != NULL) {
-        line[strcspn(line, "\n")] = '\0';
-        for (int i = 0; i < 2; i++) {
-            const char *const name = names[v2][i];
-            int64_t bytes = 0;
-            if (strncmp(line, name, strlen(name)) == 0 &&
-                weft_parse_i64(line + strlen(name), 0, INT64_MAX - sum, &bytes))
-                sum += bytes;
-        }
-    }
-    (void)fclose(f);
-    return sum;
-}
-
-bool weft_memory_group_room(const char *folder, bool v2, int64_t *room_out)
-{
-    int64_t most = 0, used = 0;
-    if (!read_number(folder, v2 ? "memory.max" : "memory.limit_in_bytes",
-                     &most) ||
-        !read_number(folder, v2 ? "memory.current" : "memory.usage_in_bytes",
-                     &used))
-        return false;
-    const int64_t cache = file_cache(folder, v2);
-    used -= cache < used ? cache : used;
-    *room_out = most > used ? most - used : 0;
-    return true;
-}
-
-/* The least room of a folder and its parents up to the mount: a limit may be
- * set at any of them. */
-static void limit_by_groups(char *folder, size_t mount_bytes, bool v2,
-                            int64_t *bytes_io)
-{
-    for (;;) {
-        int64_t room = 0;
-        if (weft_memory_group_room(folder, v2, &room) && room < *bytes_io)
-            *bytes_io = room;
-        char *const slash = strrchr(folder, '/');
-        if (slash == NULL || strlen(folder) <= mount_bytes) return;
-        *slash = '\0';
-    }
-}
-
-static void limit_by_cgroups(int64_t *bytes_io)
-{
-    FILE *const f = fopen("/proc/self/cgroup", "re");
-    if (f == NULL) return;
-    char line[LINE_BYTES];
-    while (fgets(line, sizeof line, f) != NULL) {
-        line[strcspn(line, "\n")] = '\0';
-        char *const first = strchr(line, ':');
-        char *const second = first == NULL ? NULL : strchr(first + 1, ':');
-        if (second == NULL) continue;
-        *second = '\0';
-        const char *const controllers = first + 1;
-        const bool v2 = controllers[0] == '\0';
-        if (!v2 && strstr(controllers, "memory") == NULL) continue;
-        const char *const mount =
-            v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-        char folder[PATH_BYTES];
-        const char *const path = second + 1;
-        (void)snprintf(folder, sizeof folder, "%s%s", mount,
-                       strcmp(path, "/") == 0 ? "" : path);
-        limit_by_groups(folder, strlen(mount), v2, bytes_io);
-    }
-    (void)fclose(f);
+    int64_t *const bytes = arg;
+    int64_t room = 0;
+    if (weft_cgroup_memory_room(folder, v2, &room) && room < *bytes)
+        *bytes = room;
 }
 
 weft_status weft_memory_available(int64_t *bytes_out, weft_err *err)
 {
     int64_t bytes = 0;
     WEFT_TRY(meminfo(&bytes, err));
-    limit_by_cgroups(&bytes);
+    weft_cgroup_each("memory", take_room, &bytes);
     *bytes_out = bytes;
     return WEFT_OK;
 }

@@ -14,12 +14,6 @@
 WEFT_MUST_CHECK weft_status weft_memory_available(int64_t *bytes_out,
                                                   weft_err *err);
 
-/* What one control group leaves: its limit less what it uses, not counting the
- * page cache of files, which is charged to it and given back before anything is
- * refused (a checkpoint that was copied or read lies there). `folder` is the
- * group's in the file system, of version 2 or 1. False: no limit is told. */
-bool weft_memory_group_room(const char *folder, bool v2, int64_t *room_out);
-
 /* Bytes of KV that max_seqs sequences of max_context could use, whole slabs
  * each: with more, nothing could fill it. INVALID_ARGUMENT: page_tokens. */
 WEFT_MUST_CHECK weft_status weft_memory_useful_kv(

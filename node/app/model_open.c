@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "node/app/cgroup.h"
+
 enum { PATH_BYTES = 4096 };
 
 static weft_status check_folder(const char *dir, weft_err *err)
@@ -89,13 +91,21 @@ void weft_model_close(weft_opened *opened)
     opened->checkpoint = NULL;
 }
 
-/* Cores that this process may run on. */
+static void take_cpus(void *arg, const char *folder, bool v2)
+{
+    int32_t *const most = arg;
+    int32_t n = 0;
+    if (weft_cgroup_cpus(folder, v2, &n) && n < *most) *most = n;
+}
+
+/* Cores that this process may run on, and has the time for. */
 static int32_t cores(void)
 {
     cpu_set_t set;
     CPU_ZERO(&set);
     if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-    const int n = CPU_COUNT(&set);
+    int32_t n = CPU_COUNT(&set);
+    weft_cgroup_each("cpu", take_cpus, &n);
     return n < 1 ? 1 : n;
 }
 

@@ -1,7 +1,7 @@
-/* How much memory a process may still take, by its control group. */
+/* What a control group leaves to a process: memory and CPU time. */
 #include <string.h>
 
-#include "node/app/memory.h"
+#include "node/app/cgroup.h"
 #include "tests/support/suite.h"
 #include "tests/support/synth.h"
 
@@ -15,7 +15,7 @@ static void put(const char *name, const char *text)
 static int64_t room(bool v2)
 {
     int64_t bytes = -1;
-    ck_assert(weft_memory_group_room(folder, v2, &bytes));
+    ck_assert(weft_cgroup_memory_room(folder, v2, &bytes));
     return bytes;
 }
 
@@ -59,13 +59,70 @@ START_TEST(no_limit)
 {
     int64_t bytes = -1;
     synth_folder_make(folder);
-    ck_assert(!weft_memory_group_room(folder, true, &bytes));
+    ck_assert(!weft_cgroup_memory_room(folder, true, &bytes));
     put("memory.max", "max\n");
     put("memory.current", "900000\n");
-    ck_assert(!weft_memory_group_room(folder, true, &bytes));
-    ck_assert(!weft_memory_group_room("/no/such/group", false, &bytes));
+    ck_assert(!weft_cgroup_memory_room(folder, true, &bytes));
+    ck_assert(!weft_cgroup_memory_room("/no/such/group", false, &bytes));
     ck_assert_int_eq(bytes, -1);
     synth_folder_remove(folder);
+}
+END_TEST
+
+static int32_t cpus(bool v2)
+{
+    int32_t n = -1;
+    return weft_cgroup_cpus(folder, v2, &n) ? n : 0;
+}
+
+/* Begun parts of a core count as one; 0: no limit. */
+START_TEST(cpu_quotas)
+{
+    static const struct {
+        const char *line;
+        int32_t cpus;
+    } cases[] = {
+        {"400000 100000\n", 4},
+        {"450000 100000\n", 5},
+        {"5000 100000\n", 1},
+        {"max 100000\n", 0},
+        {"400000\n", 0},
+        {"0 100000\n", 0},
+        {"400000 0\n", 0},
+        {"-1 100000\n", 0},
+        {"\n", 0},
+        {"9223372036854775807 1\n", 0},
+    };
+    synth_folder_make(folder);
+    ck_assert_int_eq(cpus(true), 0);
+    ck_assert_int_eq(cpus(false), 0);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        put("cpu.max", cases[i].line);
+        ck_assert_msg(cpus(true) == cases[i].cpus, "%s", cases[i].line);
+    }
+    put("cpu.cfs_quota_us", "-1\n");
+    put("cpu.cfs_period_us", "100000\n");
+    ck_assert_int_eq(cpus(false), 0);
+    put("cpu.cfs_quota_us", "250000\n");
+    ck_assert_int_eq(cpus(false), 3);
+    synth_folder_remove(folder);
+}
+END_TEST
+
+static void count_folder(void *arg, const char *name, bool v2)
+{
+    (void)v2;
+    (*(int *)arg)++;
+    ck_assert_int_eq(strncmp(name, "/sys/fs/cgroup", 14), 0);
+}
+
+/* Whatever this machine has: the walk ends, at the mount. */
+START_TEST(own_groups)
+{
+    int n = 0;
+    weft_cgroup_each("memory", count_folder, &n);
+    weft_cgroup_each("no such controller", count_folder, &n);
+    ck_assert_int_lt(n, 1000);
 }
 END_TEST
 
@@ -75,6 +132,8 @@ int main(void)
         file_cache_counts_as_room,
         numbers_that_make_no_sense_give_no_room_away,
         no_limit,
+        cpu_quotas,
+        own_groups,
     };
-    return WEFT_SUITE_RUN("app/memory", tests);
+    return WEFT_SUITE_RUN("app/cgroup", tests);
 }
