@@ -99,6 +99,8 @@ static json_t *describe(const weft_options *options, const weft_opened *o,
         "ignored", (json_int_t)s->n_ignored, "mtp_unused",
         (json_int_t)s->n_mtp_tensors, "parameters", (json_int_t)s->n_params,
         "file_bytes", (json_int_t)s->file_bytes);
+    const json_int_t peak = memory->weights_bytes + memory->overhead_bytes +
+                            memory->kv_bytes + s->staging_bytes;
     json_t *const bytes =
         json_pack("{s:I, s:I, s:I, s:I, s:b, s:I, s:I, s:I}", "weights",
                   (json_int_t)memory->weights_bytes, "overhead",
@@ -106,9 +108,7 @@ static json_t *describe(const weft_options *options, const weft_opened *o,
                   (json_int_t)s->staging_bytes, "kv",
                   (json_int_t)memory->kv_bytes, "kv_given", memory->kv_given,
                   "reserve", (json_int_t)memory->reserve_bytes, "available",
-                  (json_int_t)memory->available_bytes, "peak",
-                  (json_int_t)(memory->weights_bytes + memory->overhead_bytes +
-                               memory->kv_bytes + s->staging_bytes));
+                  (json_int_t)memory->available_bytes, "peak", peak);
     return json_pack("{s:b, s:o, s:o, s:o, s:o, s:O}", "ok", 1, "model", model,
                      "tensors", tensors, "kv", plan_kv(c, e, layout), "memory",
                      bytes, "ignored", ignored);

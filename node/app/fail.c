@@ -12,7 +12,7 @@ int weft_fail_with(weft_exit code, const weft_err *err)
     size_t n = 0;
     for (; err->text[n] != '\0' && n + 1 < sizeof line; n++) {
         const unsigned char c = (unsigned char)err->text[n];
-        line[n] = c < 0x20 || c == 0x7F ? '?' : err->text[n];
+        line[n] = (char)(c < 0x20 || c == 0x7F ? '?' : err->text[n]);
     }
     line[n] = '\0';
     (void)fprintf(stderr, "weft: %s\n", line);

@@ -343,6 +343,6 @@ void weft_flag_env_name(const char *flag, char *name_out, size_t n)
     for (const char *p = "WEFT_"; *p != '\0' && i + 1 < n; p++)
         name_out[i++] = *p;
     for (const char *p = flag; *p != '\0' && i + 1 < n; p++)
-        name_out[i++] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
+        name_out[i++] = (char)(*p == '-' ? '_' : toupper((unsigned char)*p));
     name_out[i] = '\0';
 }

@@ -1,23 +1,27 @@
 #include "node/app/memory.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "node/app/cgroup.h"
 
 enum { LINE_BYTES = 512 };
 
-static const int64_t MIB = 1024 * 1024;
+static const int64_t MIB = INT64_C(1) << 20;
 
 static weft_status meminfo(int64_t *bytes_out, weft_err *err)
 {
     FILE *const f = fopen("/proc/meminfo", "re");
     if (f == NULL)
         return WEFT_FAIL(err, WEFT_UNAVAILABLE, "/proc/meminfo: cannot open");
+    static const char name[] = "MemAvailable:";
     char line[LINE_BYTES];
     weft_status st = WEFT_UNAVAILABLE;
     while (st != WEFT_OK && fgets(line, sizeof line, f) != NULL) {
-        long long kib = 0;
-        if (sscanf(line, "MemAvailable: %lld kB", &kib) != 1) continue;
+        if (strncmp(line, name, sizeof name - 1) != 0) continue;
+        const long long kib = strtoll(line + sizeof name - 1, NULL, 10);
+        if (kib < 1 || kib > INT64_MAX / 1024) break;
         *bytes_out = kib * 1024;
         st = WEFT_OK;
     }

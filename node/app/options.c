@@ -24,7 +24,7 @@ static const char *shown(const char *value, char out[SHOWN_BYTES])
     size_t n = 0;
     for (; value[n] != '\0' && n + 1 < SHOWN_BYTES; n++) {
         const unsigned char c = (unsigned char)value[n];
-        out[n] = c < 0x20 || c == 0x7F ? '?' : value[n];
+        out[n] = (char)(c < 0x20 || c == 0x7F ? '?' : value[n]);
     }
     out[n] = '\0';
     if (value[n] != '\0') memcpy(out + n - 3, "...", 3);
