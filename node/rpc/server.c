@@ -1,10 +1,9 @@
 #include "node/rpc/server.h"
 
+#include <grpc/grpc_posix.h>
 #include <grpc/grpc_security.h>
 #include <grpc/support/log.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "node/base/check.h"
 #include "node/base/clock.h"
@@ -71,8 +70,6 @@ static grpc_server *create_grpc(const weft_rpc_options *o)
         {.type = GRPC_ARG_POINTER,
          .key = key_of(GRPC_ARG_RESOURCE_QUOTA),
          .value = {.pointer = {quota, grpc_resource_quota_arg_vtable()}}},
-        /* Else a second server could share the port without an error. */
-        integer_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),
         integer_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH,
                     (int)o->message_bytes_max),
         integer_arg(GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1),
@@ -193,26 +190,19 @@ static weft_status bind_address(weft_rpc_server *s, weft_err *err)
     weft_address address;
     char name[WEFT_ADDRESS_BYTES];
     WEFT_TRY(weft_address_parse(s->options.listen, &address, err));
-    weft_address_print(&address, name);
-
-    grpc_server_credentials *plain = grpc_insecure_server_credentials_create();
-    const int port = grpc_server_add_http2_port(s->grpc, name, plain);
-    grpc_server_credentials_release(plain);
-    if (port <= 0) {
-        /* gRPC does not say why: try the same by hand. */
-        int fd;
-        uint16_t unused;
-        WEFT_TRY(weft_address_listen(&address, &fd, &unused, err));
-        (void)close(fd);
-        return WEFT_FAIL(err, WEFT_UNAVAILABLE, "cannot listen on %s", name);
-    }
-    address.port = (uint16_t)port;
+    WEFT_TRY(weft_listener_open(&address, &s->listener, err));
     weft_address_print(&address, name);
     s->address = weft_mem_copy_text(name, strlen(name));
     if (s->address == NULL)
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                          "no memory for the gRPC server");
     return WEFT_OK;
+}
+
+static void take_connection(void *arg, int fd)
+{
+    weft_rpc_server *s = arg;
+    grpc_server_add_channel_from_fd(s->grpc, fd, s->plain);
 }
 
 static void register_all(weft_rpc_server *s)
@@ -244,6 +234,7 @@ static weft_status start(weft_rpc_server *s, weft_err *err)
     s->queue = grpc_completion_queue_create_for_next(NULL);
     s->stop_queue = create_stop_queue();
     s->grpc = create_grpc(&s->options);
+    s->plain = grpc_insecure_server_credentials_create();
     register_all(s);
     grpc_server_register_completion_queue(s->grpc, s->queue, NULL);
     grpc_server_register_completion_queue(s->grpc, s->stop_queue, NULL);
@@ -254,7 +245,7 @@ static weft_status start(weft_rpc_server *s, weft_err *err)
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                          "no thread for the gRPC server: %s", strerror(error));
     s->loop_runs = true;
-    return WEFT_OK;
+    return weft_listener_start(s->listener, take_connection, s, err);
 }
 
 weft_status weft_rpc_server_start(const weft_rpc_options *options,
@@ -336,6 +327,8 @@ void weft_rpc_server_stop(weft_rpc_server *s, uint64_t grace_ns)
     s->stopped = true;
     weft_rpc_server_set_serving(s, false);
     atomic_store(&s->stopping, true);
+    weft_listener_close(s->listener);
+    s->listener = NULL;
     if (s->grpc != NULL) shut_down_grpc(s, grace_ns);
     /* gRPC is done with its calls, and the service may not be: a batch on a
      * queue that is shut down would abort the process. */
@@ -356,6 +349,7 @@ void weft_rpc_server_destroy(weft_rpc_server *s)
     if (s == NULL) return;
     weft_rpc_server_stop(s, 0);
     if (s->grpc != NULL) grpc_server_destroy(s->grpc);
+    if (s->plain != NULL) grpc_server_credentials_release(s->plain);
     if (s->stop_queue != NULL) {
         grpc_completion_queue_shutdown(s->stop_queue);
         grpc_completion_queue_destroy(s->stop_queue);

@@ -11,12 +11,14 @@
 #define WEFT_NODE_RPC_SERVER_INTERNAL_H
 
 #include <grpc/grpc.h>
+#include <grpc/grpc_security.h>
 #include <protobuf-c/protobuf-c.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "node/base/arena.h"
 #include "node/rpc/bytes.h"
+#include "node/rpc/listener.h"
 #include "node/rpc/pending.h"
 #include "node/rpc/server.h"
 
@@ -94,7 +96,9 @@ struct weft_call {
 struct weft_rpc_server {
     weft_rpc_options options;
     char *address;
+    weft_listener *listener;
     grpc_server *grpc;
+    grpc_server_credentials *plain;
     grpc_completion_queue *queue, *stop_queue;
     pthread_t loop;
     bool loop_runs, stopped;

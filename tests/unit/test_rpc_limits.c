@@ -1,9 +1,15 @@
 /* The RPC server at its limits and at its end: readers that do not read, large
  * requests, too many calls, drain and stop, addresses. */
+#include <arpa/inet.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include "node/rpc/address.h"
 #include "tests/support/served.h"
 #include "tests/support/suite.h"
 
@@ -344,6 +350,73 @@ START_TEST(model_and_load_are_asked)
 }
 END_TEST
 
+/* --- descriptors that run out -------------------------------------------- */
+
+enum { DESCRIPTORS = 96 };
+
+static void set_descriptors(rlim_t n)
+{
+    struct rlimit limit;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = n;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+/* Connections until this process, the server's too, can open no more. */
+static int connect_all(int fds[DESCRIPTORS])
+{
+    weft_address address;
+    ck_assert_int_eq(weft_address_parse(weft_rpc_server_address(node.server),
+                                        &address, NULL),
+                     WEFT_OK);
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = htons(address.port),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int n = 0;
+    for (;;) {
+        const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0) return n;
+        ck_assert_int_eq(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+        fds[n++] = fd;
+    }
+}
+
+/* A server's first bytes are its settings; none came before the end. */
+static bool is_turned_away(int fd)
+{
+    char byte;
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    if (poll(&wait, 1, 20000) != 1) return false;
+    return recv(fd, &byte, 1, 0) <= 0;
+}
+
+START_TEST(connections_beyond_the_descriptors_do_no_harm)
+{
+    int fds[DESCRIPTORS];
+    struct rlimit before;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    node = serve(weft_rpc_options_default());
+    set_descriptors(DESCRIPTORS);
+    for (int round = 0; round < 2; round++) {
+        const int n = connect_all(fds);
+        ck_assert_int_gt(n, 8);
+        /* The server needs one to take a connection and turn it away. */
+        for (int i = n - 4; i < n; i++) (void)close(fds[i]);
+        ck_assert(is_turned_away(fds[n - 5]));
+        for (int i = 0; i < n - 4; i++) (void)close(fds[i]);
+    }
+    set_descriptors(before.rlim_cur);
+    weft_client *client = serve_client(&node);
+    const weft_generate_request request = request_of("x", 3);
+    struct seen seen = {.n_top = -1};
+    ck_assert_int_eq(weft_client_generate(client, &request, SECONDS(20),
+                                          on_response, &seen, NULL),
+                     WEFT_OK);
+    weft_client_destroy(client);
+    serve_end(&node);
+}
+END_TEST
+
 int main(void)
 {
     const TTest *const tests[] = {
@@ -353,6 +426,7 @@ int main(void)
         large_requests_are_refused,
         a_flood_is_ended_and_the_server_goes_on,
         calls_beyond_the_limit_are_refused,
+        connections_beyond_the_descriptors_do_no_harm,
         stop_lets_streams_finish_within_the_grace,
         stop_cancels_what_is_left_after_the_grace,
         draining_still_answers,
