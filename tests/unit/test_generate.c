@@ -270,8 +270,8 @@ START_TEST(status_of_a_server)
         "{\"epoch\":0,\"members\":[{\"id\":\"127.0.0.1:",
         "\"role\":\"router\",\"state\":\"serving\"",
         "\"model\":\"tiny\"",
-        "\"streams\":3,\"kv\":{\"total_bytes\":1099511627776,"
-        "\"used_bytes\":100,\"pages\":{\"full\":7,\"window\":3}}}",
+        ("\"streams\":3,\"kv\":{\"total_bytes\":1099511627776,"
+         "\"used_bytes\":100,\"pages\":{\"full\":7,\"window\":3}}}"),
     };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         ck_assert_msg(strstr(json.out, parts[i]) != NULL, "no %s in %s",
