@@ -181,5 +181,37 @@ done <<'E'
 p = "no longer";
 E
 
+# A build of two libraries; symbols.sh says `$2`, or nothing if that is empty.
+expect_symbols() { # WHAT SAYS, then LIBRARY/OBJECT:SYMBOL...
+    what=$1 says=$2
+    shift 2
+    rm -rf "$tree/built"
+    for item in "$@"; do
+        object=$tree/built/${item%:*}.c.o
+        mkdir -p "$(dirname "$object")"
+        echo "int ${item#*:}; static int same; int *${item#*:}_p = &same;" |
+            ${CC:-cc} -x c -c - -o "$object"
+        (cd "$(dirname "$object")" &&
+            ar rc "../lib$(basename "$PWD").a" "$(basename "$object")")
+    done
+    if found=$(sh "$tree/tests/lint/symbols.sh" "$tree/built" 2>/dev/null); then
+        [ -z "$says" ] || complain "symbols passes $what"
+    elif [ -z "$says" ] || ! echo "$found" | grep -q "$says"; then
+        complain "symbols says of $what: $found"
+    fi
+}
+
+expect_symbols "a clean build" "" weft_a/x:weft_x weft_b/y:weft_y
+expect_symbols "one name in two libraries" "b.*weft_x: is in .*a.a.x.c.o" \
+    weft_a/x:weft_x weft_b/y:weft_x
+expect_symbols "one name in two objects" "weft_x: is in" \
+    weft_a/x:weft_x weft_a/y:weft_x
+expect_symbols "a name without prefix" "other: does not start" weft_a/x:other
+expect_symbols "a generated name" "" weft_a/x.pb-c:grpc_x weft_b/y:weft_y
+expect_symbols "one name in generated code, too" "weft_x: is in" \
+    weft_a/x.pb-c:weft_x weft_b/y:weft_x
+expect_symbols "helpers of tests" "" weft_a/x:weft_x weft_support/y:harness
+expect_symbols "no library" "no static library"
+
 if [ "$bad" -ne 0 ]; then exit 1; fi
 echo "selftest: every lint can fail"
