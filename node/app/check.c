@@ -100,14 +100,16 @@ static json_t *describe(const weft_options *options, const weft_opened *o,
         (json_int_t)s->n_mtp_tensors, "parameters", (json_int_t)s->n_params,
         "file_bytes", (json_int_t)s->file_bytes);
     const json_int_t peak = memory->weights_bytes + memory->overhead_bytes +
-                            memory->kv_bytes + s->staging_bytes;
+                            memory->kv_bytes + memory->requests_bytes +
+                            s->staging_bytes;
     json_t *const bytes =
-        json_pack("{s:I, s:I, s:I, s:I, s:b, s:I, s:I, s:I}", "weights",
+        json_pack("{s:I, s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:I}", "weights",
                   (json_int_t)memory->weights_bytes, "overhead",
                   (json_int_t)memory->overhead_bytes, "loading",
                   (json_int_t)s->staging_bytes, "kv",
                   (json_int_t)memory->kv_bytes, "kv_given", memory->kv_given,
-                  "reserve", (json_int_t)memory->reserve_bytes, "available",
+                  "requests", (json_int_t)memory->requests_bytes, "reserve",
+                  (json_int_t)memory->reserve_bytes, "available",
                   (json_int_t)memory->available_bytes, "peak", peak);
     return json_pack("{s:b, s:o, s:o, s:o, s:o, s:O}", "ok", 1, "model", model,
                      "tensors", tensors, "kv", plan_kv(c, e, layout), "memory",
@@ -171,14 +173,15 @@ static void print_text(json_t *report)
            number(tensors, "file_bytes"));
     print_kv(json_object_get(report, "kv"));
     printf("memory    weights %.3f GiB, step buffers %.3f GiB, kv %.3f GiB "
-           "(%s), %.3f GiB while loading: at most %.3f GiB of %.3f GiB "
-           "available\n",
+           "(%s), requests %.3f GiB, %.3f GiB while loading: at most %.3f GiB "
+           "of %.3f GiB available, of which %.3f GiB stay in reserve\n",
            gib(number(memory, "weights")), gib(number(memory, "overhead")),
            gib(number(memory, "kv")),
            json_is_true(json_object_get(memory, "kv_given")) ? "as given"
                                                              : "default",
-           gib(number(memory, "loading")), gib(number(memory, "peak")),
-           gib(number(memory, "available")));
+           gib(number(memory, "requests")), gib(number(memory, "loading")),
+           gib(number(memory, "peak")), gib(number(memory, "available")),
+           gib(number(memory, "reserve")));
     size_t i = 0;
     json_t *entry = NULL;
     json_array_foreach(json_object_get(report, "ignored"), i, entry)

@@ -65,38 +65,51 @@ weft_status weft_memory_useful_kv(const weft_model_config *config,
     return WEFT_OK;
 }
 
+weft_status weft_memory_plan_within(const weft_model_config *config,
+                                    const weft_engine_options *options,
+                                    int64_t available_bytes, int64_t kv_bytes,
+                                    int64_t weights_bytes,
+                                    weft_memory_plan *plan_out, weft_err *err)
+{
+    weft_memory_plan p = {
+        .available_bytes = available_bytes,
+        .weights_bytes = weights_bytes,
+        .overhead_bytes = weft_engine_overhead_bytes(config, options),
+        .requests_bytes = WEFT_REQUEST_BYTES_MAX,
+        .reserve_bytes = available_bytes / 16,
+        .kv_given = kv_bytes > 0,
+    };
+    if (p.reserve_bytes < 256 * MIB) p.reserve_bytes = 256 * MIB;
+    const int64_t need =
+        p.weights_bytes + p.overhead_bytes + p.requests_bytes + p.reserve_bytes;
+    if (need > available_bytes)
+        return WEFT_FAIL(
+            err, WEFT_RESOURCE_EXHAUSTED,
+            "memory: weights %lld, step buffers %lld, requests %lld and a "
+            "reserve of %lld bytes are needed, %lld are available",
+            (long long)p.weights_bytes, (long long)p.overhead_bytes,
+            (long long)p.requests_bytes, (long long)p.reserve_bytes,
+            (long long)available_bytes);
+    const int64_t left = available_bytes - need;
+    if (p.kv_given && kv_bytes > left)
+        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
+                         "kv-bytes: %lld bytes are asked for, %lld are left "
+                         "beside weights, step buffers, requests and a reserve",
+                         (long long)kv_bytes, (long long)left);
+    int64_t useful = 0;
+    WEFT_TRY(weft_memory_useful_kv(config, options, &useful, err));
+    p.kv_bytes = p.kv_given ? kv_bytes : left < useful ? left : useful;
+    *plan_out = p;
+    return WEFT_OK;
+}
+
 weft_status weft_memory_plan_make(const weft_model_config *config,
                                   const weft_engine_options *options,
                                   int64_t kv_bytes, int64_t weights_bytes,
                                   weft_memory_plan *plan_out, weft_err *err)
 {
-    weft_memory_plan p = {
-        .weights_bytes = weights_bytes,
-        .overhead_bytes = weft_engine_overhead_bytes(config, options),
-        .kv_given = kv_bytes > 0,
-    };
-    WEFT_TRY(weft_memory_available(&p.available_bytes, err));
-    p.reserve_bytes = p.available_bytes / 16;
-    if (p.reserve_bytes < 256 * MIB) p.reserve_bytes = 256 * MIB;
-    const int64_t need = p.weights_bytes + p.overhead_bytes;
-    if (need > p.available_bytes)
-        return WEFT_FAIL(
-            err, WEFT_RESOURCE_EXHAUSTED,
-            "memory: weights %lld and step buffers %lld bytes are needed, %lld "
-            "are available",
-            (long long)p.weights_bytes, (long long)p.overhead_bytes,
-            (long long)p.available_bytes);
-    const int64_t left = p.available_bytes - need;
-    if (p.kv_given && kv_bytes > left)
-        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
-                         "kv-bytes: %lld bytes are asked for, %lld are left "
-                         "beside weights and step buffers",
-                         (long long)kv_bytes, (long long)left);
-    int64_t useful = 0;
-    WEFT_TRY(weft_memory_useful_kv(config, options, &useful, err));
-    p.kv_bytes = left > p.reserve_bytes ? left - p.reserve_bytes : 0;
-    if (p.kv_bytes > useful) p.kv_bytes = useful;
-    if (p.kv_given) p.kv_bytes = kv_bytes;
-    *plan_out = p;
-    return WEFT_OK;
+    int64_t available_bytes = 0;
+    WEFT_TRY(weft_memory_available(&available_bytes, err));
+    return weft_memory_plan_within(config, options, available_bytes, kv_bytes,
+                                   weights_bytes, plan_out, err);
 }

@@ -20,24 +20,36 @@ WEFT_MUST_CHECK weft_status weft_memory_useful_kv(
     const weft_model_config *config, const weft_engine_options *options,
     int64_t *bytes_out, weft_err *err);
 
+/* All that live requests hold together, journal and decoded messages: the
+ * router refuses what would go beyond. */
+#define WEFT_REQUEST_BYTES_MAX (INT64_C(256) << 20)
+
 /* What a start takes and where the KV budget comes from. */
 typedef struct weft_memory_plan {
     int64_t available_bytes;
     int64_t weights_bytes;  /* resident, staging not counted */
     int64_t overhead_bytes; /* step buffers, tables, stacks */
-    int64_t reserve_bytes;  /* left to the rest of the machine */
-    int64_t kv_bytes;       /* the budget: given, or the rest */
+    int64_t requests_bytes; /* WEFT_REQUEST_BYTES_MAX */
+    /* Left to the rest of the machine, and to messages that are arriving: 1/16
+     * of what is available and at least 256 MiB. */
+    int64_t reserve_bytes;
+    int64_t kv_bytes; /* the budget: given, or the rest */
     bool kv_given;
 } weft_memory_plan;
 
-/* kv_bytes 0: what is left of the memory after weights, overhead and a reserve
- * of 1/16 of what is available and at least 256 MiB; never more than what
+/* kv_bytes 0: what is left after all of the above, never more than what
  * max_seqs sequences of max_context could use. RESOURCE_EXHAUSTED: the given
- * budget, or the weights alone, do not fit; the text gives needed and available
- * bytes, and names kv-bytes if that is what is too large. */
+ * budget, or the rest without one, does not fit; the text gives needed and
+ * available bytes, and names kv-bytes if that is what is too large. */
 WEFT_MUST_CHECK weft_status weft_memory_plan_make(
     const weft_model_config *config, const weft_engine_options *options,
     int64_t kv_bytes, int64_t weights_bytes, weft_memory_plan *plan_out,
     weft_err *err);
+
+/* The same where available_bytes can be had. */
+WEFT_MUST_CHECK weft_status weft_memory_plan_within(
+    const weft_model_config *config, const weft_engine_options *options,
+    int64_t available_bytes, int64_t kv_bytes, int64_t weights_bytes,
+    weft_memory_plan *plan_out, weft_err *err);
 
 #endif

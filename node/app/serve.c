@@ -31,8 +31,6 @@
 #include "node/rpc/server.h"
 
 static const int64_t MIB = INT64_C(1) << 20;
-/* What requests hold beside the KV pool: ids, logprobs, texts in line. */
-static const int64_t REQUEST_BYTES_MAX = INT64_C(256) << 20;
 static const uint64_t SECOND_NS = 1000000000U;
 /* For streams that have their end to reach their clients. */
 static const uint64_t LAST_WORDS_NS = 1000000000U;
@@ -74,10 +72,11 @@ static void tell_memory(const serve *s)
     const weft_memory_plan *const m = &s->memory;
     weft_log(WEFT_LOG_INFO, "serve", "memory",
              "available_mib %" PRId64 " weights_mib %" PRId64
-             " buffers_mib %" PRId64 " reserve_mib %" PRId64
-             " kv_bytes %" PRId64 " from %s",
+             " buffers_mib %" PRId64 " requests_mib %" PRId64
+             " reserve_mib %" PRId64 " kv_bytes %" PRId64 " from %s",
              m->available_bytes / MIB, m->weights_bytes / MIB,
-             m->overhead_bytes / MIB, m->reserve_bytes / MIB, m->kv_bytes,
+             m->overhead_bytes / MIB, m->requests_bytes / MIB,
+             m->reserve_bytes / MIB, m->kv_bytes,
              m->kv_given ? "kv-bytes" : "free_memory");
 }
 
@@ -202,7 +201,7 @@ static weft_status create_router(serve *s, weft_err *err)
         .max_queue = s->options->max_queue,
         .limits = admit_limits(s),
         .tokenizer = s->opened.tokenizer,
-        .memory_bytes_max = REQUEST_BYTES_MAX,
+        .memory_bytes_max = WEFT_REQUEST_BYTES_MAX,
         .watch = weft_gauges_watch(s->gauges),
         .start_id = weft_hash_mix(weft_clock_now_ns() ^ pid << 48),
     };
@@ -257,6 +256,9 @@ static weft_status start_servers(serve *s, weft_err *err)
     options.listen = s->options->listen.text;
     options.ops = &s->ops;
     options.ops_arg = s->service;
+    /* Messages that are arriving live in the reserve. */
+    if ((int64_t)options.incoming_bytes_max > s->memory.reserve_bytes)
+        options.incoming_bytes_max = (size_t)s->memory.reserve_bytes;
     /* The router refuses with a reason; this is for what it never sees. */
     if (options.calls_max < live + 1024) options.calls_max = live + 1024;
     WEFT_TRY(weft_engine_start(s->engine, err));
