@@ -212,8 +212,8 @@ typedef struct weft_attn {
  * written to keys_out[r * top_k ...] in position order and their number to
  * n_keys_out[r]. relu(NaN) is NaN, and NaN ranks below everything. A row with
  * position < top_k gets every key without scoring. scratch: n_threads rows of
- * scratch_stride >= largest position + 1 floats, and beside it scratch_ids of
- * the same shape. Source: DeepSeek-V3.2; model-spec 2.5. */
+ * scratch_stride >= largest position + 1 floats.
+ * Source: DeepSeek-V3.2; model-spec 2.5. */
 typedef struct weft_index_select {
     weft_paged keys;
     const weft_row *rows;
@@ -221,7 +221,6 @@ typedef struct weft_index_select {
     const float *w; /* [n_row, n_head], row stride w_stride           */
     int32_t *keys_out, *n_keys_out;
     float *scratch;
-    int32_t *scratch_ids;
     int64_t q_stride, w_stride, scratch_stride;
     int32_t n_row, n_head, head_dim, top_k;
 } weft_index_select;

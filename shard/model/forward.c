@@ -87,7 +87,6 @@ static void plan_attention(weft_forward *f, bump *b)
     const int64_t scratch =
         (int64_t)f->options.n_threads * f->options.max_context;
     f->index_scores = take_floats(b, scratch, 1);
-    f->index_ids = take(b, scratch, sizeof(int32_t));
 }
 
 static void plan_ffn(weft_forward *f, bump *b)

@@ -38,7 +38,6 @@ struct weft_forward {
     float *index_q, *index_k, *index_w; /* indexer */
     int32_t *index_keys, *index_n_keys; /* [rows, index_topk], [rows] */
     float *index_scores;                /* [threads, max_context] */
-    int32_t *index_ids;                 /* the same shape */
 
     float *mlp_gate, *mlp_up; /* [rows, width] dense MLP or shared expert */
     float *shared_out;        /* [rows, hidden] */

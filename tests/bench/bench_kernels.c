@@ -405,7 +405,6 @@ static void bench_index(struct bench *bench, int32_t n_row, int32_t n_keys)
                             .q = q,
                             .w = w,
                             .scratch = new_floats(scratch),
-                            .scratch_ids = new_block(scratch * 4),
                             .keys_out = new_block((size_t)n_row * TOP * 4),
                             .n_keys_out = new_block((size_t)n_row * 4),
                             .q_stride = N_HEAD * DIM,
@@ -421,7 +420,6 @@ static void bench_index(struct bench *bench, int32_t n_row, int32_t n_keys)
     weft_mem_free(q);
     weft_mem_free(w);
     weft_mem_free(op.scratch);
-    weft_mem_free(op.scratch_ids);
     weft_mem_free(op.keys_out);
     weft_mem_free(op.n_keys_out);
     free_context(&c);

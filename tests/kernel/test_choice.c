@@ -34,7 +34,7 @@ START_TEST(index_takes_the_best)
     weft_kit_pages_make(&c, WEFT_BF16, TOKENS, 16, DIM, &pages);
     const weft_row row = {.pages = pages.pages, .position = TOKENS - 1};
     float q[HEADS * DIM], w[HEADS] = {0.5f, -0.3f, 0.9f}, scratch[TOKENS];
-    int32_t scratch_ids[TOKENS], keys[TOP], n_keys = 0;
+    int32_t keys[TOP], n_keys = 0;
     weft_kit_fill(&c, q, 1, HEADS * DIM, HEADS * DIM, 1.0f);
     const weft_index_select op = {.keys = pages.paged,
                                   .rows = &row,
@@ -43,7 +43,6 @@ START_TEST(index_takes_the_best)
                                   .keys_out = keys,
                                   .n_keys_out = &n_keys,
                                   .scratch = scratch,
-                                  .scratch_ids = scratch_ids,
                                   .scratch_stride = TOKENS,
                                   .n_row = 1,
                                   .n_head = HEADS,
@@ -84,7 +83,7 @@ START_TEST(index_breaks_ties_by_position)
     }
     float q[DIM], w = 1.0f, scratch[TOKENS];
     for (int32_t i = 0; i < DIM; i++) q[i] = 1.0f;
-    int32_t scratch_ids[TOKENS], keys[TOP], n_keys = 0;
+    int32_t keys[TOP], n_keys = 0;
     const weft_index_select op = {.keys = pages.paged,
                                   .rows = &row,
                                   .q = q,
@@ -92,7 +91,6 @@ START_TEST(index_breaks_ties_by_position)
                                   .keys_out = keys,
                                   .n_keys_out = &n_keys,
                                   .scratch = scratch,
-                                  .scratch_ids = scratch_ids,
                                   .scratch_stride = TOKENS,
                                   .n_row = 1,
                                   .n_head = 1,

@@ -164,7 +164,6 @@ static void index_case(weft_kernel_check *c, int32_t n_tokens, int32_t i)
         .keys_out = keys,
         .n_keys_out = n_keys,
         .scratch = weft_kit_new((size_t)(3 * n_tokens), sizeof(float)),
-        .scratch_ids = weft_kit_new((size_t)(3 * n_tokens), sizeof(int32_t)),
         .q_stride = n_head * dim + 3,
         .w_stride = n_head + 2,
         .scratch_stride = n_tokens,
@@ -179,7 +178,6 @@ static void index_case(weft_kernel_check *c, int32_t n_tokens, int32_t i)
              n_head, dim, top_k);
     weft_kit_compare(c, run_index, &op, out, 2, what);
     weft_mem_free(op.scratch);
-    weft_mem_free(op.scratch_ids);
     weft_mem_free(keys);
     weft_mem_free(q);
     weft_mem_free(w);
