@@ -154,14 +154,17 @@ static void wake_sleepers(weft_threads *pool, int n)
 }
 
 /* Choose a core for each worker (-1: none): cores the process may use, without
- * the one the caller runs on, which stays free for it. Returns whether there
- * are too few of them, and then chooses none. */
+ * the one the caller runs on, which stays free for it. Only a pool that takes
+ * every core is pinned: two smaller ones of one machine would else share the
+ * lowest cores and leave the others idle. Returns whether there are too few
+ * cores, and then chooses none. */
 static bool choose_cores(int32_t n_workers, int *cores)
 {
     for (int32_t i = 0; i < n_workers; i++) cores[i] = -1;
     cpu_set_t allowed;
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return false;
     if (CPU_COUNT(&allowed) < n_workers + 1) return true;
+    if (CPU_COUNT(&allowed) > n_workers + 1) return false;
     const int own = sched_getcpu();
     int32_t n = 0;
     for (int core = 0; core < CPU_SETSIZE && n < n_workers; core++)

@@ -1,9 +1,10 @@
 /* threads.h - a pool of worker threads for the ops of one engine.
  *
  * One caller hands out work; the workers and the caller itself take units in
- * rising order until none is left. Workers are pinned to one core each, spin
- * for about 20 microseconds after a run (a step is hundreds of runs with little
- * between them) and then sleep on a futex.
+ * rising order until none is left. Workers spin for about 20 microseconds after
+ * a run (a step is hundreds of runs with little between them) and then sleep on
+ * a futex. In a pool that takes all cores the process may use, each worker is
+ * pinned to a core of its own, and one stays free for the caller.
  *
  * Not a task graph: a run has no dependencies inside, and which thread takes a
  * unit is not determined, so a unit must write only what no other unit touches.
