@@ -14,6 +14,11 @@
 /* Real files have a few kilobytes. */
 enum { FILE_BYTES_MAX = 4 << 20, PATH_BYTES = 4096 };
 
+/* Attributes that transformers' configuration class gives to every model, and
+ * that some versions write out with each file. */
+#define BASE_CLASS "of transformers' base class; nothing here depends on it"
+#define SAMPLING   "a sampling value; generation_config.json is the place"
+
 static const weft_ignored_key ignored[] = {
     {"head_dim", "follows from the nope and rope widths"},
     {"qk_head_dim", "follows from the nope and rope widths"},
@@ -41,6 +46,58 @@ static const weft_ignored_key ignored[] = {
     {"mtp_layer_types", "MTP layers are not used"},
     {"vision_config", "text only: media are not supported"},
     {"audio_config", "text only: media are not supported"},
+    {"tokenizer_class", BASE_CLASS},
+    {"return_dict", BASE_CLASS},
+    {"output_attentions", BASE_CLASS},
+    {"output_hidden_states", BASE_CLASS},
+    {"torchscript", BASE_CLASS},
+    {"use_bfloat16", BASE_CLASS},
+    {"tf_legacy_loss", BASE_CLASS},
+    {"pruned_heads", BASE_CLASS},
+    {"chunk_size_feed_forward", BASE_CLASS},
+    {"tie_encoder_decoder", BASE_CLASS},
+    {"finetuning_task", BASE_CLASS},
+    {"id2label", BASE_CLASS},
+    {"label2id", BASE_CLASS},
+    {"problem_type", BASE_CLASS},
+    {"task_specific_params", BASE_CLASS},
+    {"prefix", BASE_CLASS},
+    {"sep_token_id", BASE_CLASS},
+    {"decoder_start_token_id", BASE_CLASS},
+    {"cross_attention_hidden_size", BASE_CLASS},
+    {"is_encoder_decoder", BASE_CLASS},
+    {"is_decoder", BASE_CLASS},
+    {"add_cross_attention", BASE_CLASS},
+    {"_attn_implementation_autoset", BASE_CLASS},
+    {"_attn_implementation", BASE_CLASS},
+    {"model_name", BASE_CLASS},
+    {"unsloth_fixed", BASE_CLASS},
+    {"unsloth_version", BASE_CLASS},
+    {"max_length", SAMPLING},
+    {"min_length", SAMPLING},
+    {"do_sample", SAMPLING},
+    {"temperature", SAMPLING},
+    {"top_k", SAMPLING},
+    {"top_p", SAMPLING},
+    {"typical_p", SAMPLING},
+    {"repetition_penalty", SAMPLING},
+    {"length_penalty", SAMPLING},
+    {"no_repeat_ngram_size", SAMPLING},
+    {"num_beams", SAMPLING},
+    {"num_beam_groups", SAMPLING},
+    {"num_return_sequences", SAMPLING},
+    {"early_stopping", SAMPLING},
+    {"diversity_penalty", SAMPLING},
+    {"bad_words_ids", SAMPLING},
+    {"begin_suppress_tokens", SAMPLING},
+    {"suppress_tokens", SAMPLING},
+    {"encoder_no_repeat_ngram_size", SAMPLING},
+    {"exponential_decay_length_penalty", SAMPLING},
+    {"forced_bos_token_id", SAMPLING},
+    {"forced_eos_token_id", SAMPLING},
+    {"remove_invalid_values", SAMPLING},
+    {"output_scores", SAMPLING},
+    {"return_dict_in_generate", SAMPLING},
     {NULL, NULL}};
 
 static const struct {

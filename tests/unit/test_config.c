@@ -390,6 +390,26 @@ START_TEST(ignored_keys_and_defaults_are_told)
 }
 END_TEST
 
+/* What transformers' base class may write into any file. */
+START_TEST(keys_of_the_base_class_are_ignored)
+{
+    char heard[2048] = "";
+    char *const json = synth_config(
+        "v3", "{\"return_dict\":true,\"pruned_heads\":{},\"id2label\":"
+              "{\"0\":\"LABEL_0\"},\"tokenizer_class\":\"T\","
+              "\"chunk_size_feed_forward\":0,\"is_decoder\":false,"
+              "\"max_length\":20,\"do_sample\":false,\"num_beams\":1}");
+    weft_model_config config;
+    ck_assert_int_eq(parse(json, NULL, hear, heard, &config, NULL), WEFT_OK);
+    expect_words(heard,
+                 "return_dict pruned_heads id2label tokenizer_class "
+                 "chunk_size_feed_forward is_decoder max_length do_sample "
+                 "num_beams",
+                 "remarks");
+    weft_mem_free(json);
+}
+END_TEST
+
 /* A wrapper's text_config holds the text fields; what it lacks comes from
  * beside it. */
 START_TEST(text_config_wrapper)
@@ -551,6 +571,7 @@ int main(void)
 {
     const TTest *const tests[] = {keys_mean_what_they_should,
                                   ignored_keys_and_defaults_are_told,
+                                  keys_of_the_base_class_are_ignored,
                                   text_config_wrapper,
                                   rope_figures,
                                   mscale_figures,
