@@ -1,9 +1,11 @@
 #include "router/flow.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "node/base/check.h"
 #include "node/base/mem.h"
+#include "router/deadlines.h"
 
 struct weft_flow {
     weft_journal journal;
@@ -13,7 +15,7 @@ struct weft_flow {
     weft_entry_queue submits; /* state QUEUED */
     weft_entry_queue
         cancels; /* state CLOSING, held by the lead, not yet told it */
-    uint64_t next_deadline_ns; /* no live request has an earlier one */
+    weft_deadlines deadlines; /* of what is not CLOSING */
 };
 
 weft_status weft_flow_create(int32_t n_slots, const weft_tokenizer *tokenizer,
@@ -24,14 +26,14 @@ weft_status weft_flow_create(int32_t n_slots, const weft_tokenizer *tokenizer,
     if (flow == NULL)
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                          "no memory for the router");
-    const weft_status st = weft_journal_init(&flow->journal, n_slots, err);
+    weft_status st = weft_journal_init(&flow->journal, n_slots, err);
+    if (st == WEFT_OK) st = weft_deadlines_init(&flow->deadlines, n_slots, err);
     if (st != WEFT_OK) {
-        weft_mem_free(flow);
+        weft_flow_destroy(flow);
         return st;
     }
     flow->tokenizer = tokenizer;
     flow->hooks = *hooks;
-    flow->next_deadline_ns = UINT64_MAX;
     *flow_out = flow;
     return WEFT_OK;
 }
@@ -40,6 +42,7 @@ void weft_flow_destroy(weft_flow *flow)
 {
     if (flow == NULL) return;
     weft_journal_deinit(&flow->journal);
+    weft_deadlines_deinit(&flow->deadlines);
     weft_mem_free(flow);
 }
 
@@ -62,6 +65,7 @@ static void free_entry(weft_flow *flow, weft_entry *entry)
 static void close_entry(weft_flow *flow, weft_entry *entry)
 {
     weft_entry_queue_remove(entry);
+    weft_deadlines_remove(&flow->deadlines, entry);
     weft_journal_set_state(&flow->journal, entry, WEFT_ENTRY_CLOSING);
     if (entry->held_by_lead)
         weft_entry_queue_push(&flow->cancels, entry);
@@ -118,10 +122,16 @@ void weft_flow_cancel_all(weft_flow *flow, weft_status status, const char *text,
     }
 }
 
-static bool has_id(const weft_entry *entry, weft_span id)
+static int by_id(const void *a, const void *b)
 {
-    return entry->ask.request_id.n == id.n &&
-           memcmp(entry->ask.request_id.data, id.data, id.n) == 0;
+    const weft_span *const x = a, *const y = b;
+    if (x->n != y->n) return x->n < y->n ? -1 : 1;
+    return x->n == 0 ? 0 : memcmp(x->data, y->data, x->n);
+}
+
+void weft_flow_sort_ids(weft_span *ids, size_t n)
+{
+    qsort(ids, n, sizeof *ids, by_id);
 }
 
 static void abort_entry(weft_flow *flow, weft_entry *entry)
@@ -135,18 +145,19 @@ static void abort_entry(weft_flow *flow, weft_entry *entry)
     complete(flow, entry, WEFT_END_ABORT);
 }
 
-int32_t weft_flow_abort(weft_flow *flow, weft_span request_id)
+int32_t weft_flow_abort(weft_flow *flow, const weft_span *ids, size_t n)
 {
-    int32_t n = 0;
-    if (request_id.n == 0) return 0;
+    int32_t n_aborted = 0;
+    if (n == 0) return 0;
     for (weft_entry *at = flow->journal.first, *next; at != NULL; at = next) {
         next = at->live_after;
-        if (at->state == WEFT_ENTRY_CLOSING || !has_id(at, request_id))
+        if (at->state == WEFT_ENTRY_CLOSING ||
+            bsearch(&at->ask.request_id, ids, n, sizeof *ids, by_id) == NULL)
             continue;
         abort_entry(flow, at);
-        n++;
+        n_aborted++;
     }
-    return n;
+    return n_aborted;
 }
 
 /* -- the beginning -------------------------------------------------------- */
@@ -174,8 +185,7 @@ void weft_flow_open(weft_flow *flow, weft_entry *entry)
     entry->state = WEFT_ENTRY_TEXT;
     entry->ask.job.handle = entry->handle;
     weft_journal_add(&flow->journal, entry);
-    if (entry->ask.job.deadline_ns < flow->next_deadline_ns)
-        flow->next_deadline_ns = entry->ask.job.deadline_ns;
+    weft_deadlines_add(&flow->deadlines, entry);
     if (entry->ask.tokens != NULL) {
         admit(flow, entry);
         return;
@@ -333,29 +343,22 @@ static bool cancel_first(weft_flow *flow)
 
 static void pass_deadlines(weft_flow *flow, uint64_t now_ns)
 {
-    uint64_t next_ns = UINT64_MAX;
-    for (weft_entry *at = flow->journal.first, *next; at != NULL; at = next) {
-        const uint64_t deadline_ns = at->ask.job.deadline_ns;
-        next = at->live_after;
-        if (at->state == WEFT_ENTRY_CLOSING) continue;
-        if (deadline_ns <= now_ns)
-            fail(flow, at, WEFT_DEADLINE_EXCEEDED,
-                 "the request's deadline has passed", -1);
-        else if (deadline_ns < next_ns)
-            next_ns = deadline_ns;
-    }
-    flow->next_deadline_ns = next_ns;
+    weft_entry *first;
+    while ((first = weft_deadlines_first(&flow->deadlines)) != NULL &&
+           first->ask.job.deadline_ns <= now_ns)
+        fail(flow, first, WEFT_DEADLINE_EXCEEDED,
+             "the request's deadline has passed", -1);
 }
 
 uint64_t weft_flow_tick(weft_flow *flow, uint64_t now_ns)
 {
-    if (now_ns >= flow->next_deadline_ns) pass_deadlines(flow, now_ns);
+    pass_deadlines(flow, now_ns);
     /* Cancels first: they make room for submissions. */
     while (flow->cancels.first != NULL)
         if (!cancel_first(flow)) return now_ns;
     while (flow->submits.first != NULL)
         if (!submit_first(flow)) return now_ns;
-    return flow->next_deadline_ns;
+    return weft_deadlines_next_ns(&flow->deadlines);
 }
 
 void weft_flow_get_load(const weft_flow *flow, weft_flow_load *load_out)

@@ -69,8 +69,10 @@ void weft_flow_event(weft_flow *flow, const weft_event *event, uint64_t now_ns);
 /* End a request with `status`, wherever it is. An unknown handle: nothing. */
 void weft_flow_cancel(weft_flow *flow, uint64_t handle, weft_status status,
                       const char *text);
-/* End all with this id as aborted: complete, finish abort. Their number. */
-int32_t weft_flow_abort(weft_flow *flow, weft_span request_id);
+/* End all with one of these ids as aborted: complete, finish abort. Their
+ * number. ids [n] are in the order of sort_ids. */
+int32_t weft_flow_abort(weft_flow *flow, const weft_span *ids, size_t n);
+void weft_flow_sort_ids(weft_span *ids, size_t n);
 void weft_flow_cancel_all(weft_flow *flow, weft_status status, const char *text,
                           int32_t retry_after_ms);
 

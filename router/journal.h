@@ -65,7 +65,8 @@ struct weft_entry {
     weft_admitted ask;
     const weft_client_ops *client;
     void *client_arg;
-    int64_t charged_bytes; /* counted against the router's memory limit */
+    int64_t charged_bytes;  /* counted against the router's memory limit */
+    int32_t deadline_place; /* see deadlines.h */
 
     /* A text prompt, until it is ids; then the outcome. The text worker's
      * while held_by_text. */

@@ -17,6 +17,7 @@ enum {
     EVENTS_MAX = 4096, /* a few steps of a large batch, prompt logprobs */
     EVENTS_A_TURN = 256,
     ABORTS_MAX = 64,
+    WORD_BITS = 64,
 };
 
 /* How long to wait before a lead without room is asked again. */
@@ -30,7 +31,7 @@ typedef struct slot {
 } slot;
 
 typedef struct abort_call {
-    const weft_span *ids; /* the caller's, until done */
+    weft_span *ids; /* sorted, ours; what they point to: the caller's */
     size_t n;
     weft_abort_fn done;
     void *arg;
@@ -46,6 +47,7 @@ struct weft_router {
 
     int32_t n_slots;
     slot *slots;
+    _Atomic uint64_t *cancelled; /* a bit a slot: its mark is to be looked at */
     _Atomic uint32_t slot_hint;
     _Atomic uint64_t serial;
     _Atomic int64_t memory_bytes;
@@ -233,12 +235,13 @@ bool weft_router_take_event(void *arg, const weft_event *event)
     weft_router *const router = arg;
     return weft_ring_push(router->events, event);
 }
+    atomic_fetch_or(&router->cancelled[at / WORD_BITS], UINT64_C(1)
+                                                            << at % WORD_BITS);
 
 weft_status weft_router_abort(weft_router *router, const weft_span *ids,
                               size_t n, weft_abort_fn done, void *arg,
                               weft_err *err)
 {
-    const abort_call call = {.ids = ids, .n = n, .done = done, .arg = arg};
     if (n > WEFT_ABORT_IDS_MAX)
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
                          "request_ids has %zu ids: allowed are at most %d", n,
@@ -258,7 +261,17 @@ weft_status weft_router_tokenize(weft_router *router, weft_span text,
                                  weft_tokenize_fn done, void *arg,
                                  weft_err *err)
 {
-    if (!enter(router, &router->stopping))
+    weft_span *const sorted = weft_mem_new(n, sizeof *sorted);
+    if (sorted == NULL)
+        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
+                         "request_ids: no memory for %zu of them", n);
+    }
+    if (n > 0) memcpy(sorted, ids, n * sizeof *sorted);
+    weft_flow_sort_ids(sorted, n);
+    const abort_call call = {.ids = sorted, .n = n, .done = done, .arg = arg};
+    if (!enter(router, &router->stopping)) {
+    weft_mem_free(sorted);
+        weft_mem_free(sorted);
         return WEFT_FAIL(err, WEFT_UNAVAILABLE, "the server is draining");
     const weft_status st = weft_text_thread_tokenize(
         router->text, text, add_special, parse_special, done, arg, err);
@@ -296,12 +309,20 @@ static const char CANCELLED_TEXT[] = "the client cancelled";
 static bool take_cancels(weft_router *router)
 {
     if (!atomic_exchange(&router->cancel_due, false)) return false;
-    for (int32_t i = 0; i < router->n_slots; i++) {
-        const uint64_t handle = atomic_load(&router->slots[i].cancel);
-        if (handle != 0 && handle == atomic_load(&router->slots[i].owner))
-            weft_flow_cancel(router->flow, handle, WEFT_CANCELLED,
-                             CANCELLED_TEXT);
+    for (int32_t i = 0; i < router->n_slots; i += WORD_BITS) {
+        _Atomic uint64_t *const word = &router->cancelled[i / WORD_BITS];
+        if (atomic_load_explicit(word, memory_order_relaxed) == 0) continue;
+        for (uint64_t bits = atomic_exchange(word, 0); bits != 0;
+             bits &= bits - 1)
+            take_cancel(router, i + __builtin_ctzll(bits));
     }
+static void take_cancel(weft_router *router, int32_t at)
+{
+    const uint64_t handle = atomic_load(&router->slots[at].cancel);
+    if (handle == atomic_load(&router->slots[at].owner))
+        weft_flow_cancel(router->flow, handle, WEFT_CANCELLED, CANCELLED_TEXT);
+}
+
     return true;
 }
 
@@ -326,18 +347,14 @@ static bool take_opens(weft_router *router)
     return any;
 }
 
-static bool take_aborts(weft_router *router)
+static bool take_abort(weft_router *router)
 {
     abort_call call;
-    bool any = false;
-    while (weft_ring_pop(router->aborts, &call)) {
-        int32_t n = 0;
-        for (size_t i = 0; i < call.n; i++)
-            n += weft_flow_abort(router->flow, call.ids[i]);
-        call.done(call.arg, n);
-        any = true;
-    }
-    return any;
+    if (!weft_ring_pop(router->aborts, &call)) return false;
+    const int32_t n = weft_flow_abort(router->flow, call.ids, call.n);
+    weft_mem_free(call.ids);
+    call.done(call.arg, n);
+    return true;
 }
 
 static bool take_events(weft_router *router, uint64_t now_ns)
@@ -358,7 +375,7 @@ static uint64_t turn(weft_router *router, uint64_t now_ns)
 {
     bool any = take_cancels(router);
     any |= take_opens(router);
-    any |= take_aborts(router);
+    any |= take_abort(router);
     if (atomic_exchange(&router->cut_due, false))
         weft_flow_cancel_all(router->flow, WEFT_UNAVAILABLE,
                              "the server is draining and its time is up",
@@ -390,6 +407,8 @@ static void *run(void *arg)
 
 /* -- life ----------------------------------------------------------------- */
 
+    while (take_abort(router)) {
+    }
 static weft_status create_parts(weft_router *router, weft_err *err)
 {
     const size_t n = (size_t)router->n_slots;
@@ -400,7 +419,9 @@ static weft_status create_parts(weft_router *router, weft_err *err)
     const weft_text_hooks text_hooks = {
         .done = push_open, .charge = charge, .arg = router};
     router->slots = weft_mem_new(n, sizeof *router->slots);
-    if (router->slots == NULL)
+    router->cancelled =
+        weft_mem_new((n + WORD_BITS - 1) / WORD_BITS, sizeof(uint64_t));
+    if (router->slots == NULL || router->cancelled == NULL)
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                          "no memory for %d live requests", router->n_slots);
     WEFT_TRY(weft_flow_create(router->n_slots, router->options.tokenizer,
@@ -515,6 +536,7 @@ void weft_router_get_load(const weft_router *router, weft_router_load *load_out)
     const int32_t waiting = live - running - closing;
     *load_out = (weft_router_load){
         .n_running = running < live ? running : live,
+    weft_mem_free(router->cancelled);
         .n_waiting = waiting > 0 ? waiting : 0,
         .n_live = live,
     };

@@ -75,9 +75,9 @@ WEFT_MUST_CHECK weft_status weft_router_generate(
 void weft_router_cancel(weft_router *router, uint64_t handle);
 
 /* `done` is called on the router's thread with the number of requests that
- * were ended; ids [n] and what they point to are borrowed until then.
- * RESOURCE_EXHAUSTED: too many aborts at once. INVALID_ARGUMENT: too many ids.
- * UNAVAILABLE: stopping. On failure `done` is not called. */
+ * were ended; what ids [n] point to is borrowed until then.
+ * RESOURCE_EXHAUSTED: too many aborts at once, or no memory. INVALID_ARGUMENT:
+ * too many ids. UNAVAILABLE: stopping. On failure `done` is not called. */
 typedef void (*weft_abort_fn)(void *arg, int32_t n_aborted);
 WEFT_MUST_CHECK weft_status weft_router_abort(weft_router *router,
                                               const weft_span *ids, size_t n,

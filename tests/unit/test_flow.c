@@ -269,11 +269,14 @@ START_TEST(abort_by_id)
                      WEFT_OK);
     weft_fake_send_tokens(a, z.data, (int32_t)z.n);
     ck_assert_str_eq(a->text, "a"); /* zz may become zzz */
-    ck_assert_int_eq(weft_flow_abort(weft_fake.flow, (weft_span){"nobody", 6}),
-                     0);
-    ck_assert_int_eq(weft_flow_abort(weft_fake.flow, (weft_span){"", 0}), 0);
-    ck_assert_int_eq(weft_flow_abort(weft_fake.flow, (weft_span){"one", 3}), 2);
-    ck_assert_int_eq(weft_flow_abort(weft_fake.flow, (weft_span){"one", 3}), 0);
+    const weft_span strangers[] = {{"", 0}, {"nobody", 6}};
+    ck_assert_int_eq(weft_flow_abort(weft_fake.flow, strangers, 2), 0);
+    ck_assert_int_eq(weft_flow_abort(weft_fake.flow, NULL, 0), 0);
+    weft_span ids[] = {{"two", 3}, {"one", 3}, {"o", 1},
+                       {"one", 3}, {NULL, 0},  {"onetwo", 6}};
+    weft_flow_sort_ids(ids, 6);
+    ck_assert_int_eq(weft_flow_abort(weft_fake.flow, ids, 6), 2);
+    ck_assert_int_eq(weft_flow_abort(weft_fake.flow, ids, 6), 0);
     ck_assert(a->n_completes == 1 && a->end == WEFT_END_ABORT);
     ck_assert_str_eq(a->whole, "azz");
     ck_assert(b->n_completes == 1 && b->end == WEFT_END_ABORT);
@@ -469,7 +472,8 @@ START_TEST(text_prompts)
     ck_assert_int_eq(weft_fake.n_at_text, 4);
     weft_fake_check_load(0, 4, 0);
     weft_flow_cancel(weft_fake.flow, left->handle, WEFT_CANCELLED, "left");
-    ck_assert_int_eq(weft_flow_abort(weft_fake.flow, (weft_span){"x", 1}), 1);
+    const weft_span x = {"x", 1};
+    ck_assert_int_eq(weft_flow_abort(weft_fake.flow, &x, 1), 1);
     ck_assert(aborted->end == WEFT_END_ABORT && aborted->n_completes == 1);
     weft_fake_check_load(0, 2, 2);
     for (int i = 0; i < weft_fake.n_at_text; i++) {

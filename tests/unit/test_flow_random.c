@@ -7,6 +7,8 @@
 
 enum { OPS = 6000, REQUESTS_MAX = 400, SEEDS = 12 };
 
+static const weft_span R = {"r", 1};
+
 static uint64_t draw(uint64_t seed, uint64_t *counter, uint64_t below)
 {
     return weft_rng_u64(seed, (*counter)++) % below;
@@ -74,7 +76,7 @@ START_TEST(order_and_one_end_in_any_course)
             weft_flow_cancel(weft_fake.flow, some->handle, WEFT_CANCELLED,
                              "left");
         } else if (what < 15 && draw(seed, &counter, 20) == 0) {
-            (void)weft_flow_abort(weft_fake.flow, (weft_span){"r", 1});
+            (void)weft_flow_abort(weft_fake.flow, &R, 1);
         } else if (what < 30) {
             weft_fake_lead.room = (int32_t)draw(seed, &counter, 3) - 1;
             weft_fake_tick();
