@@ -20,7 +20,7 @@ static weft_status no_memory(const weft_arena *arena, const char *what,
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                          "%s: the request needs more than the %d bytes that "
                          "one may hold",
-                         what, WEFT_REQUEST_BYTES_MAX);
+                         what, WEFT_REQUEST_ARENA_MAX);
     return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED, "%s: out of memory", what);
 }
 
@@ -460,6 +460,14 @@ static weft_status check_logprob_bytes(weft_admitted *admitted_io, size_t n,
     return WEFT_OK;
 }
 
+/* Also of the token at hand, which passes the stop strings. */
+static int64_t text_bytes(const weft_admit_limits *limits, int32_t max_tokens)
+{
+    if (limits->tokenizer == NULL) return 0;
+    return ((int64_t)max_tokens + 1) *
+           (int64_t)weft_tokenizer_longest_text_bytes(limits->tokenizer);
+}
+
 weft_status weft_admit_prompt(const weft_admit_limits *limits,
                               const uint32_t *ids, size_t n, weft_arena *arena,
                               weft_admitted *admitted_io, weft_err *err)
@@ -468,6 +476,8 @@ weft_status weft_admit_prompt(const weft_admit_limits *limits,
     WEFT_TRY(resolve_lengths(limits, n, &a, err));
     WEFT_TRY(check_ids(limits, ids, n, err));
     WEFT_TRY(check_logprob_bytes(&a, n, err));
+
+    a.text_bytes = text_bytes(limits, a.job.max_tokens);
 
     a.tokens =
         weft_arena_new(arena, n + (size_t)a.job.max_tokens, sizeof *a.tokens);

@@ -35,8 +35,8 @@ enum {
     WEFT_MAX_TOKENS_DEFAULT = 4096, /* where max_tokens is not set */
     WEFT_REQUEST_N_MAX = 128,       /* above it, `n` is absurd, not unbuilt */
     WEFT_LOGPROB_BYTES_MAX = 64 << 20,
-    /* Everything else that a request may keep in its arena: ids, stops, bias */
-    WEFT_REQUEST_BYTES_MAX = 64 << 20,
+    /* What a request may keep in its arena: ids, stops, bias */
+    WEFT_REQUEST_ARENA_MAX = 64 << 20,
 };
 
 /* A request as it came, decoded and nothing more. All pointers are borrowed
@@ -90,6 +90,7 @@ typedef struct weft_admitted {
     bool max_tokens_set;
     int32_t *tokens; /* job.tokens, with room for max_tokens after the prompt */
     int64_t logprob_bytes; /* the most that its logprobs will take */
+    int64_t text_bytes;    /* the most text that its answer can be */
 } weft_admitted;
 
 /* INVALID_ARGUMENT, UNIMPLEMENTED (n above 1); RESOURCE_EXHAUSTED: no memory.

@@ -86,13 +86,15 @@ static void slot_release(weft_router *router, uint64_t handle)
     atomic_fetch_sub(&router->n_live, 1);
 }
 
-/* What the entry holds now against what was counted for it. */
+/* What the entry holds, or will by its end, against what was counted for it: a
+ * stream that has begun never ends for want of memory that others took. */
 static weft_status charge(void *arg, weft_entry *entry, weft_err *err)
 {
     weft_router *const router = arg;
-    const int64_t holds =
-        (int64_t)(sizeof *entry) + (int64_t)weft_arena_used(entry->arena) +
-        (int64_t)entry->prompt_text_bytes + entry->ask.logprob_bytes;
+    const int64_t holds = (int64_t)(sizeof *entry) +
+                          (int64_t)weft_arena_used(entry->arena) +
+                          (int64_t)entry->prompt_text_bytes +
+                          entry->ask.logprob_bytes + entry->ask.text_bytes;
     const int64_t more = holds - entry->charged_bytes;
     const int64_t limit = router->options.memory_bytes_max;
     const int64_t before = atomic_fetch_add(&router->memory_bytes, more);
@@ -137,7 +139,7 @@ static weft_status make_entry(weft_router *router, const weft_request *request,
     weft_arena *arena = NULL;
     weft_admitted ask;
     weft_entry *entry = NULL;
-    WEFT_TRY(weft_arena_create(WEFT_REQUEST_BYTES_MAX, &arena, err));
+    WEFT_TRY(weft_arena_create(WEFT_REQUEST_ARENA_MAX, &arena, err));
     weft_status st =
         weft_admit_request(&router->options.limits, request, arena, &ask, err);
     if (st == WEFT_OK)
@@ -233,10 +235,10 @@ void weft_router_cancel(weft_router *router, uint64_t handle)
 bool weft_router_take_event(void *arg, const weft_event *event)
 {
     weft_router *const router = arg;
-    return weft_ring_push(router->events, event);
-}
     atomic_fetch_or(&router->cancelled[at / WORD_BITS], UINT64_C(1)
                                                             << at % WORD_BITS);
+    return weft_ring_push(router->events, event);
+}
 
 weft_status weft_router_abort(weft_router *router, const weft_span *ids,
                               size_t n, weft_abort_fn done, void *arg,
@@ -246,7 +248,15 @@ weft_status weft_router_abort(weft_router *router, const weft_span *ids,
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
                          "request_ids has %zu ids: allowed are at most %d", n,
                          WEFT_ABORT_IDS_MAX);
-    if (!enter(router, &router->stopping))
+    weft_span *const sorted = weft_mem_new(n, sizeof *sorted);
+    if (sorted == NULL)
+        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
+                         "request_ids: no memory for %zu of them", n);
+    if (n > 0) memcpy(sorted, ids, n * sizeof *sorted);
+    weft_flow_sort_ids(sorted, n);
+    const abort_call call = {.ids = sorted, .n = n, .done = done, .arg = arg};
+    if (!enter(router, &router->stopping)) {
+        weft_mem_free(sorted);
         return WEFT_FAIL(err, WEFT_UNAVAILABLE, "the server is draining");
     const bool pushed = weft_ring_push(router->aborts, &call);
     weft_ring_wake(router->events);
@@ -255,23 +265,15 @@ weft_status weft_router_abort(weft_router *router, const weft_span *ids,
     return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                      "%d Abort calls are in line already", ABORTS_MAX);
 }
+    }
 
 weft_status weft_router_tokenize(weft_router *router, weft_span text,
                                  bool add_special, bool parse_special,
                                  weft_tokenize_fn done, void *arg,
+    weft_mem_free(sorted);
                                  weft_err *err)
 {
-    weft_span *const sorted = weft_mem_new(n, sizeof *sorted);
-    if (sorted == NULL)
-        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
-                         "request_ids: no memory for %zu of them", n);
-    }
-    if (n > 0) memcpy(sorted, ids, n * sizeof *sorted);
-    weft_flow_sort_ids(sorted, n);
-    const abort_call call = {.ids = sorted, .n = n, .done = done, .arg = arg};
-    if (!enter(router, &router->stopping)) {
-    weft_mem_free(sorted);
-        weft_mem_free(sorted);
+    if (!enter(router, &router->stopping))
         return WEFT_FAIL(err, WEFT_UNAVAILABLE, "the server is draining");
     const weft_status st = weft_text_thread_tokenize(
         router->text, text, add_special, parse_special, done, arg, err);
@@ -313,9 +315,6 @@ static bool take_cancels(weft_router *router)
         _Atomic uint64_t *const word = &router->cancelled[i / WORD_BITS];
         if (atomic_load_explicit(word, memory_order_relaxed) == 0) continue;
         for (uint64_t bits = atomic_exchange(word, 0); bits != 0;
-             bits &= bits - 1)
-            take_cancel(router, i + __builtin_ctzll(bits));
-    }
 static void take_cancel(weft_router *router, int32_t at)
 {
     const uint64_t handle = atomic_load(&router->slots[at].cancel);
@@ -323,6 +322,9 @@ static void take_cancel(weft_router *router, int32_t at)
         weft_flow_cancel(router->flow, handle, WEFT_CANCELLED, CANCELLED_TEXT);
 }
 
+             bits &= bits - 1)
+            take_cancel(router, i + __builtin_ctzll(bits));
+    }
     return true;
 }
 
@@ -405,10 +407,10 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* -- life ----------------------------------------------------------------- */
-
     while (take_abort(router)) {
     }
+/* -- life ----------------------------------------------------------------- */
+
 static weft_status create_parts(weft_router *router, weft_err *err)
 {
     const size_t n = (size_t)router->n_slots;
@@ -514,6 +516,7 @@ void weft_router_destroy(weft_router *router)
     if (router->events != NULL) weft_router_stop(router);
     weft_event event;
     while (router->events != NULL && weft_ring_pop(router->events, &event))
+    /* The router's thread may still send it prompts, which it then leaves. */
         weft_mem_free(event.top);
     weft_text_thread_destroy(router->text);
     weft_flow_destroy(router->flow);
@@ -533,10 +536,10 @@ void weft_router_get_load(const weft_router *router, weft_router_load *load_out)
     const int32_t closing =
         atomic_load_explicit(&router->n_closing, memory_order_relaxed);
     const int32_t live = atomic_load(&router->n_live);
+    weft_mem_free(router->cancelled);
     const int32_t waiting = live - running - closing;
     *load_out = (weft_router_load){
         .n_running = running < live ? running : live,
-    weft_mem_free(router->cancelled);
         .n_waiting = waiting > 0 ? waiting : 0,
         .n_live = live,
     };

@@ -36,7 +36,7 @@ typedef struct weft_router_options {
     int32_t max_seqs, max_queue;
     weft_admit_limits limits;        /* its arrays are borrowed until destroy */
     const weft_tokenizer *tokenizer; /* NULL: ids only; borrowed */
-    int64_t memory_bytes_max;        /* what live requests may hold together */
+    int64_t memory_bytes_max; /* what live requests may grow to together */
     weft_watch watch;
     uint64_t start_id; /* differs from start to start: names requests */
 } weft_router_options;

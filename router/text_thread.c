@@ -193,10 +193,11 @@ weft_status weft_text_thread_detokenize(weft_text_thread *thread,
     const size_t longest =
         thread->tokenizer == NULL
             ? 1
-            : weft_tokenizer_longest_token_bytes(thread->tokenizer);
+            : weft_tokenizer_longest_text_bytes(thread->tokenizer);
     if (longest > 0 && n > WEFT_DETOKENIZE_BYTES_MAX / longest)
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
-                         "ids has %zu ids of up to %zu bytes: allowed are at "
+                         "ids has %zu ids of up to %zu bytes of text: allowed "
+                         "are at "
                          "most %zu",
                          n, longest, WEFT_DETOKENIZE_BYTES_MAX / longest);
     return push_call(thread, &call, err);

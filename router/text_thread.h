@@ -4,7 +4,8 @@
  * Internal to router.c. It is separate from the router's thread because a text
  * can take seconds, and tokens of others must not wait for it.
  *
- * Threads: create, start, stop and destroy by one thread; push by any.
+ * Threads: create, start, stop and destroy by one thread; push, tokenize and
+ * detokenize by any.
  */
 #ifndef WEFT_ROUTER_TEXT_THREAD_H
 #define WEFT_ROUTER_TEXT_THREAD_H
@@ -33,8 +34,9 @@ WEFT_MUST_CHECK weft_status weft_text_thread_create(
     weft_text_thread **thread_out, weft_err *err);
 WEFT_MUST_CHECK weft_status weft_text_thread_start(weft_text_thread *thread,
                                                    weft_err *err);
-/* Calls that are in line end with UNAVAILABLE, prompts in line are dropped.
- * No push may come while or after it runs. */
+/* Calls that are in line end with UNAVAILABLE; prompts in line are left there
+ * and stay their owner's. Prompts may be pushed while and after it runs, with
+ * the same end; a call may not, since nobody would answer it. */
 void weft_text_thread_stop(weft_text_thread *thread);
 void weft_text_thread_destroy(weft_text_thread *thread); /* NULL is fine */
 
@@ -44,6 +46,7 @@ WEFT_MUST_CHECK weft_status weft_text_thread_tokenize(
     bool parse_special, weft_tokenize_fn done, void *arg, weft_err *err);
 WEFT_MUST_CHECK weft_status weft_text_thread_detokenize(
     weft_text_thread *thread, const uint32_t *ids, size_t n, bool skip_special,
+/* The entry is the thread's until hooks.done gives it back, or stop. */
     weft_detokenize_fn done, void *arg, weft_err *err);
 
 #endif

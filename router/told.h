@@ -7,8 +7,7 @@
  *
  * No stop string ends before min_tokens are there.
  *
- * Bounded: arrays have room for max_tokens, text is at most max_tokens times
- * the longest token.
+ * Bounded: arrays have room for max_tokens, text is at most ask.text_bytes.
  *
  * Threads: the router's.
  */

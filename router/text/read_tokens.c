@@ -6,6 +6,7 @@
 #include "router/text/byte_level.h"
 #include "router/text/json_read.h"
 #include "router/text/read_internal.h"
+#include "router/text/utf8_lossy.h"
 
 static const char *const MODEL_KEYS[] = {"type",
                                          "dropout",
@@ -238,8 +239,10 @@ static weft_status fill_bytes(weft_tokenizer *t, const by_id *tokens,
             memcpy(t->bytes + used, text, n);
             made = n;
         }
+        const size_t shown = weft_utf8_lossy_bytes_max(t->bytes + used, made);
         used += made;
         if (made > t->longest_token_bytes) t->longest_token_bytes = made;
+        if (shown > t->longest_text_bytes) t->longest_text_bytes = shown;
     }
     t->start[t->n_ids] = (uint32_t)used;
     return WEFT_OK;

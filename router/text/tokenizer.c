@@ -214,9 +214,9 @@ int32_t weft_tokenizer_word_id(const weft_tokenizer *tokenizer,
     return -1;
 }
 
-size_t weft_tokenizer_longest_token_bytes(const weft_tokenizer *tokenizer)
+size_t weft_tokenizer_longest_text_bytes(const weft_tokenizer *tokenizer)
 {
-    return tokenizer->longest_token_bytes;
+    return tokenizer->longest_text_bytes;
 }
 
 /* White space of any length may go with a token that strips. */

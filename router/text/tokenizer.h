@@ -96,8 +96,9 @@ bool weft_tokenizer_is_special(const weft_tokenizer *tokenizer, int32_t id);
 int32_t weft_tokenizer_added_id(const weft_tokenizer *tokenizer,
                                 const char *content);
 
-/* Bytes of the longest token. */
-size_t weft_tokenizer_longest_token_bytes(const weft_tokenizer *tokenizer);
+/* The most bytes by which one token can make a text longer: bytes that are no
+ * character become U+FFFD, which is longer than they are. */
+size_t weft_tokenizer_longest_text_bytes(const weft_tokenizer *tokenizer);
 
 /* A number of tokens that any text of n bytes has at least, known without a
  * look at the text, the added ones at its ends included: a prompt for which

@@ -23,6 +23,7 @@ struct weft_tokenizer {
     uint32_t *start; /* [n_ids + 1] into bytes */
     char *bytes;
     size_t longest_token_bytes;
+    size_t longest_text_bytes; /* of one token, U+FFFD included */
 
     weft_bpe bpe;
     /* With ignore_merges: ids of the model's tokens by their bytes, open

@@ -74,3 +74,20 @@ weft_status weft_utf8_lossy_finish(weft_utf8_lossy *decoder, weft_buf *out,
     if (decoder->n_held == 0) return WEFT_OK;
     return replace(decoder, out, err);
 }
+
+/* A character that is whole here stays so behind any other bytes, since its
+ * first byte goes on with nothing. Every other byte becomes at most one U+FFFD,
+ * or its part of a character, which is shorter. */
+size_t weft_utf8_lossy_bytes_max(const char *bytes, size_t n)
+{
+    size_t most = 0;
+    for (size_t at = 0;;) {
+        bool broken = false;
+        const size_t whole = weft_utf8_prefix(bytes + at, n - at, &broken);
+        most += whole;
+        at += whole;
+        if (at == n) return most;
+        most += sizeof REPLACEMENT - 1;
+        at++;
+    }
+}

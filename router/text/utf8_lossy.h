@@ -35,4 +35,8 @@ WEFT_MUST_CHECK weft_status weft_utf8_lossy_finish(weft_utf8_lossy *decoder,
                                                    weft_buf *out,
                                                    weft_err *err);
 
+/* The most bytes of text that bytes [0, n) can become, whatever comes before
+ * and after them. */
+size_t weft_utf8_lossy_bytes_max(const char *bytes, size_t n);
+
 #endif

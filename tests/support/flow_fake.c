@@ -222,7 +222,7 @@ weft_fake_client *weft_fake_open(const weft_request *request)
     weft_err err = {0};
     const int32_t slot = weft_fake_free_slot();
     ck_assert_int_ge(slot, 0);
-    ck_assert_int_eq(weft_arena_create(WEFT_REQUEST_BYTES_MAX, &arena, NULL),
+    ck_assert_int_eq(weft_arena_create(WEFT_REQUEST_ARENA_MAX, &arena, NULL),
                      WEFT_OK);
     ck_assert_msg(weft_admit_request(&weft_fake.limits, request, arena, &ask,
                                      &err) == WEFT_OK,

@@ -44,7 +44,7 @@ static weft_request plain(void)
 static weft_arena *new_arena(void)
 {
     weft_arena *arena = NULL;
-    ck_assert_int_eq(weft_arena_create(WEFT_REQUEST_BYTES_MAX, &arena, NULL),
+    ck_assert_int_eq(weft_arena_create(WEFT_REQUEST_ARENA_MAX, &arena, NULL),
                      WEFT_OK);
     return arena;
 }

@@ -533,7 +533,7 @@ START_TEST(out_of_memory)
         weft_admitted ask;
         weft_told told = {0};
         ck_assert_int_eq(
-            weft_arena_create(WEFT_REQUEST_BYTES_MAX, &arena, NULL), WEFT_OK);
+            weft_arena_create(WEFT_REQUEST_ARENA_MAX, &arena, NULL), WEFT_OK);
         ck_assert_int_eq(
             weft_admit_request(&weft_fake.limits, &r, arena, &ask, NULL),
             WEFT_OK);

@@ -425,6 +425,62 @@ START_TEST(memory_is_bounded)
 }
 END_TEST
 
+static long long needed(uint32_t max_tokens)
+{
+    static const char says[] = "this request needs ";
+    client c;
+    client_init(&c, 5);
+    const weft_request r = asked(5, max_tokens);
+    ck_assert_int_eq(generate(&c, &r), WEFT_RESOURCE_EXHAUSTED);
+    const char *const at = strstr(c.why, says);
+    ck_assert_msg(at != NULL, "%s", c.why);
+    client_deinit(&c);
+    return strtoll(at + sizeof says - 1, NULL, 10);
+}
+
+/* A token more is room for its id and for the longest text that one can be. */
+START_TEST(memory_is_kept_for_the_text_of_answers)
+{
+    enum { MORE = 56 };
+    (void)begin(1);
+    const long long longest =
+        (long long)weft_tokenizer_longest_text_bytes(tokenizer);
+    ck_assert_int_ge(longest, 14);
+    ck_assert_int_ge(needed(MORE + 1) - needed(1),
+                     MORE * ((long long)sizeof(int32_t) + longest));
+    end();
+}
+END_TEST
+
+/* Whether a text is still to be sent, in line or in work when the router stops,
+ * its client hears of the end once, and nothing is left. */
+START_TEST(stop_with_texts_in_line)
+{
+    enum { TIMES = 20 };
+    for (int round = 0; round < TIMES; round++) {
+        client c[SEQS + QUEUE];
+        weft_router *const router = begin(1 << 30);
+        weft_request r = asked(5, 3);
+        r.has_ids = false;
+        r.has_text = true;
+        r.text = (weft_span){"once upon a time", 16};
+        atomic_store(&lead.paused, true);
+        for (int i = 0; i < SEQS + QUEUE; i++) {
+            client_init(&c[i], 5);
+            ck_assert_int_eq(generate(&c[i], &r), WEFT_OK);
+        }
+        if (round % 2 == 0) (void)sched_yield();
+        weft_router_stop(router);
+        for (int i = 0; i < SEQS + QUEUE; i++) {
+            ck_assert_int_eq(c[i].n_ends, 1);
+            ck_assert_int_eq(c[i].status, WEFT_UNAVAILABLE);
+            client_deinit(&c[i]);
+        }
+        end();
+    }
+}
+END_TEST
+
 START_TEST(drain_and_cut)
 {
     client running, late;
@@ -582,7 +638,8 @@ int main(void)
     const TTest *const tests[] = {
         one_stream,        text_prompt,
         queue_is_bounded,  cancels_in_used_slots,
-        memory_is_bounded, drain_and_cut,
+        memory_is_bounded, memory_is_kept_for_the_text_of_answers,
+        drain_and_cut,     stop_with_texts_in_line,
         small_calls,       storm,
     };
     return WEFT_SUITE_RUN("router", tests);

@@ -291,7 +291,7 @@ END_TEST
 START_TEST(longest_token)
 {
     weft_tokenizer *const t = read_small();
-    ck_assert_uint_eq(weft_tokenizer_longest_token_bytes(t), 7);
+    ck_assert_uint_eq(weft_tokenizer_longest_text_bytes(t), 7);
     ck_assert_uint_eq(weft_tokenizer_tokens_at_least(t, 7001), 1000);
     weft_tokenizer_destroy(t);
     json_t *const document = tokens_document();
