@@ -228,6 +228,8 @@ void weft_router_cancel(weft_router *router, uint64_t handle)
     while (newest < handle && !atomic_compare_exchange_weak(
                                   &router->slots[at].cancel, &newest, handle)) {
     }
+    atomic_fetch_or(&router->cancelled[at / WORD_BITS], UINT64_C(1)
+                                                            << at % WORD_BITS);
     atomic_store(&router->cancel_due, true);
     weft_ring_wake(router->events);
 }
@@ -235,8 +237,6 @@ void weft_router_cancel(weft_router *router, uint64_t handle)
 bool weft_router_take_event(void *arg, const weft_event *event)
 {
     weft_router *const router = arg;
-    atomic_fetch_or(&router->cancelled[at / WORD_BITS], UINT64_C(1)
-                                                            << at % WORD_BITS);
     return weft_ring_push(router->events, event);
 }
 
@@ -258,19 +258,19 @@ weft_status weft_router_abort(weft_router *router, const weft_span *ids,
     if (!enter(router, &router->stopping)) {
         weft_mem_free(sorted);
         return WEFT_FAIL(err, WEFT_UNAVAILABLE, "the server is draining");
+    }
     const bool pushed = weft_ring_push(router->aborts, &call);
     weft_ring_wake(router->events);
     leave(router);
     if (pushed) return WEFT_OK;
+    weft_mem_free(sorted);
     return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                      "%d Abort calls are in line already", ABORTS_MAX);
 }
-    }
 
 weft_status weft_router_tokenize(weft_router *router, weft_span text,
                                  bool add_special, bool parse_special,
                                  weft_tokenize_fn done, void *arg,
-    weft_mem_free(sorted);
                                  weft_err *err)
 {
     if (!enter(router, &router->stopping))
@@ -308,13 +308,6 @@ static void publish_load(weft_router *router)
 
 static const char CANCELLED_TEXT[] = "the client cancelled";
 
-static bool take_cancels(weft_router *router)
-{
-    if (!atomic_exchange(&router->cancel_due, false)) return false;
-    for (int32_t i = 0; i < router->n_slots; i += WORD_BITS) {
-        _Atomic uint64_t *const word = &router->cancelled[i / WORD_BITS];
-        if (atomic_load_explicit(word, memory_order_relaxed) == 0) continue;
-        for (uint64_t bits = atomic_exchange(word, 0); bits != 0;
 static void take_cancel(weft_router *router, int32_t at)
 {
     const uint64_t handle = atomic_load(&router->slots[at].cancel);
@@ -322,6 +315,13 @@ static void take_cancel(weft_router *router, int32_t at)
         weft_flow_cancel(router->flow, handle, WEFT_CANCELLED, CANCELLED_TEXT);
 }
 
+static bool take_cancels(weft_router *router)
+{
+    if (!atomic_exchange(&router->cancel_due, false)) return false;
+    for (int32_t i = 0; i < router->n_slots; i += WORD_BITS) {
+        _Atomic uint64_t *const word = &router->cancelled[i / WORD_BITS];
+        if (atomic_load_explicit(word, memory_order_relaxed) == 0) continue;
+        for (uint64_t bits = atomic_exchange(word, 0); bits != 0;
              bits &= bits - 1)
             take_cancel(router, i + __builtin_ctzll(bits));
     }
@@ -400,6 +400,8 @@ static void *run(void *arg)
         if (end) break;
         if (due_ns > now_ns) weft_ring_wait(router->events, due_ns);
     }
+    while (take_abort(router)) {
+    }
     weft_flow_cancel_all(router->flow, WEFT_UNAVAILABLE,
                          "the server has stopped", WEFT_RETRY_DRAIN_MS);
     (void)weft_flow_tick(router->flow, weft_clock_now_ns());
@@ -407,8 +409,6 @@ static void *run(void *arg)
     return NULL;
 }
 
-    while (take_abort(router)) {
-    }
 /* -- life ----------------------------------------------------------------- */
 
 static weft_status create_parts(weft_router *router, weft_err *err)
@@ -504,6 +504,7 @@ void weft_router_stop(weft_router *router)
     router->stopped = true;
     /* Who is inside a call may still push; they do not wait for anything. */
     while (atomic_load(&router->n_entering) != 0) (void)sched_yield();
+    /* The router's thread may still send it prompts, which it then leaves. */
     weft_text_thread_stop(router->text);
     atomic_store(&router->ending, true);
     weft_ring_wake(router->events);
@@ -516,7 +517,6 @@ void weft_router_destroy(weft_router *router)
     if (router->events != NULL) weft_router_stop(router);
     weft_event event;
     while (router->events != NULL && weft_ring_pop(router->events, &event))
-    /* The router's thread may still send it prompts, which it then leaves. */
         weft_mem_free(event.top);
     weft_text_thread_destroy(router->text);
     weft_flow_destroy(router->flow);
@@ -524,6 +524,7 @@ void weft_router_destroy(weft_router *router)
     weft_ring_destroy(router->opens);
     weft_ring_destroy(router->aborts);
     weft_mem_free(router->slots);
+    weft_mem_free(router->cancelled);
     weft_mem_free(router);
 }
 
@@ -536,7 +537,6 @@ void weft_router_get_load(const weft_router *router, weft_router_load *load_out)
     const int32_t closing =
         atomic_load_explicit(&router->n_closing, memory_order_relaxed);
     const int32_t live = atomic_load(&router->n_live);
-    weft_mem_free(router->cancelled);
     const int32_t waiting = live - running - closing;
     *load_out = (weft_router_load){
         .n_running = running < live ? running : live,

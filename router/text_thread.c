@@ -197,8 +197,7 @@ weft_status weft_text_thread_detokenize(weft_text_thread *thread,
     if (longest > 0 && n > WEFT_DETOKENIZE_BYTES_MAX / longest)
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
                          "ids has %zu ids of up to %zu bytes of text: allowed "
-                         "are at "
-                         "most %zu",
+                         "are at most %zu",
                          n, longest, WEFT_DETOKENIZE_BYTES_MAX / longest);
     return push_call(thread, &call, err);
 }

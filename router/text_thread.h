@@ -40,13 +40,13 @@ WEFT_MUST_CHECK weft_status weft_text_thread_start(weft_text_thread *thread,
 void weft_text_thread_stop(weft_text_thread *thread);
 void weft_text_thread_destroy(weft_text_thread *thread); /* NULL is fine */
 
+/* The entry is the thread's until hooks.done gives it back, or stop. */
 void weft_text_thread_push(weft_text_thread *thread, weft_entry *entry);
 WEFT_MUST_CHECK weft_status weft_text_thread_tokenize(
     weft_text_thread *thread, weft_span text, bool add_special,
     bool parse_special, weft_tokenize_fn done, void *arg, weft_err *err);
 WEFT_MUST_CHECK weft_status weft_text_thread_detokenize(
     weft_text_thread *thread, const uint32_t *ids, size_t n, bool skip_special,
-/* The entry is the thread's until hooks.done gives it back, or stop. */
     weft_detokenize_fn done, void *arg, weft_err *err);
 
 #endif
