@@ -127,6 +127,13 @@ static void push_open(void *arg, weft_entry *entry)
     weft_ring_wake(router->events);
 }
 
+static bool prompt_wanted(void *arg, const weft_entry *entry)
+{
+    const weft_router *const router = arg;
+    const slot *const at = &router->slots[weft_handle_slot(entry->handle)];
+    return atomic_load(&at->cancel) != entry->handle;
+}
+
 static void send_to_text(void *arg, weft_entry *entry)
 {
     weft_router *const router = arg;
@@ -419,7 +426,12 @@ static weft_status create_parts(weft_router *router, weft_err *err)
                                         .release = release_entry,
                                         .arg = router};
     const weft_text_hooks text_hooks = {
-        .done = push_open, .charge = charge, .arg = router};
+        .done = push_open,
+        .charge = charge,
+        .prompt_wanted = prompt_wanted,
+        .call_wanted = router->options.is_wanted,
+        .arg = router,
+    };
     router->slots = weft_mem_new(n, sizeof *router->slots);
     router->cancelled =
         weft_mem_new((n + WORD_BITS - 1) / WORD_BITS, sizeof(uint64_t));

@@ -39,6 +39,9 @@ typedef struct weft_router_options {
     int64_t memory_bytes_max; /* what live requests may grow to together */
     weft_watch watch;
     uint64_t start_id; /* differs from start to start: names requests */
+    /* Whether anybody waits for the answer to a tokenize or detokenize with
+     * that arg; asked on the text thread before the work. NULL: always. */
+    bool (*is_wanted)(void *arg);
 } weft_router_options;
 
 /* INVALID_ARGUMENT: a limit is out of range. RESOURCE_EXHAUSTED: no memory. */
@@ -88,7 +91,7 @@ WEFT_MUST_CHECK weft_status weft_router_abort(weft_router *router,
  * its `err` is NULL on success, and what it is given lives for the call.
  * INVALID_ARGUMENT: no tokenizer, not UTF-8, an id out of range, too long.
  * RESOURCE_EXHAUSTED: too many at once. UNAVAILABLE: stopping. On failure here
- * `done` is not called. */
+ * `done` is not called. CANCELLED, told to `done` only: not wanted any more. */
 typedef void (*weft_tokenize_fn)(void *arg, const weft_err *err,
                                  const int32_t *ids, size_t n);
 WEFT_MUST_CHECK weft_status weft_router_tokenize(

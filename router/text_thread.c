@@ -52,7 +52,11 @@ static weft_status encode_prompt(weft_text_thread *thread, weft_entry *entry,
 static void do_entry(weft_text_thread *thread, weft_entry *entry)
 {
     entry->text_err = (weft_err){0};
-    entry->text_err.status = encode_prompt(thread, entry, &entry->text_err);
+    if (thread->hooks.prompt_wanted(thread->hooks.arg, entry))
+        entry->text_err.status = encode_prompt(thread, entry, &entry->text_err);
+    else
+        entry->text_err.status =
+            WEFT_FAIL(&entry->text_err, WEFT_CANCELLED, "the client cancelled");
     thread->hooks.done(thread->hooks.arg, entry);
 }
 
@@ -103,24 +107,26 @@ static void do_detokenize(const weft_text_thread *thread, const text_call *call)
     weft_buf_deinit(&text);
 }
 
-static void do_call(const weft_text_thread *thread, const text_call *call)
-{
-    if (call->is_tokenize)
-        do_tokenize(thread, call);
-    else
-        do_detokenize(thread, call);
-}
-
-static void refuse_call(const text_call *call)
+static void refuse_call(const text_call *call, weft_status status,
+                        const char *text)
 {
     weft_err err = {0};
-    const weft_status st =
-        WEFT_FAIL(&err, WEFT_UNAVAILABLE, "the server has stopped");
-    (void)st;
+    (void)WEFT_FAIL(&err, status, "%s", text);
     if (call->is_tokenize)
         call->tokenized(call->arg, &err, NULL, 0);
     else
         call->detokenized(call->arg, &err, (weft_span){0});
+}
+
+static void do_call(const weft_text_thread *thread, const text_call *call)
+{
+    bool (*const wanted)(void *arg) = thread->hooks.call_wanted;
+    if (wanted != NULL && !wanted(call->arg))
+        refuse_call(call, WEFT_CANCELLED, "the client is gone");
+    else if (call->is_tokenize)
+        do_tokenize(thread, call);
+    else
+        do_detokenize(thread, call);
 }
 
 static void *run(void *arg)
@@ -137,7 +143,8 @@ static void *run(void *arg)
             weft_ring_wait(thread->entries, UINT64_MAX);
     }
     text_call call;
-    while (weft_ring_pop(thread->calls, &call)) refuse_call(&call);
+    while (weft_ring_pop(thread->calls, &call))
+        refuse_call(&call, WEFT_UNAVAILABLE, "the server has stopped");
     return NULL;
 }
 

@@ -1,5 +1,7 @@
 /* text_thread.h - the thread that makes ids of texts: prompts first in line,
- * then calls of Tokenize and Detokenize, in turns.
+ * then calls of Tokenize and Detokenize, in turns. What nobody waits for any
+ * more is passed over: clients that leave cost nobody time, nor do they delay
+ * the end of the process.
  *
  * Internal to router.c. It is separate from the router's thread because a text
  * can take seconds, and tokens of others must not wait for it.
@@ -24,6 +26,10 @@ typedef struct weft_text_hooks {
     void (*done)(void *arg, weft_entry *entry);
     /* Counts what the entry has grown by; RESOURCE_EXHAUSTED: too much. */
     weft_status (*charge)(void *arg, weft_entry *entry, weft_err *err);
+    /* Whether the request has not been cancelled. */
+    bool (*prompt_wanted)(void *arg, const weft_entry *entry);
+    /* As weft_router_options has it. */
+    bool (*call_wanted)(void *call_arg);
     void *arg;
 } weft_text_hooks;
 

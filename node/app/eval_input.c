@@ -13,13 +13,14 @@ enum { WORD_BYTES = 32 };
 static const size_t FILE_BYTES_MAX = (size_t)1 << 30;
 
 /* The next word of text from *at on; false at the end. A word that is too long
- * to be a token id is cut, and will not parse. */
+ * to be a token id is cut, and will not parse; nor does one with a NUL. */
 static bool next_word(const weft_buf *text, size_t *at, char word[WORD_BYTES])
 {
     while (*at < text->n && isspace((unsigned char)text->data[*at])) (*at)++;
     size_t n = 0;
     for (; *at < text->n && !isspace((unsigned char)text->data[*at]); (*at)++)
-        if (n < WORD_BYTES - 1) word[n++] = text->data[*at];
+        if (n < WORD_BYTES - 1)
+            word[n++] = text->data[*at] != '\0' ? text->data[*at] : '?';
     word[n] = '\0';
     return n > 0;
 }

@@ -204,6 +204,7 @@ static weft_status create_router(serve *s, weft_err *err)
         .memory_bytes_max = WEFT_REQUEST_BYTES_MAX,
         .watch = weft_gauges_watch(s->gauges),
         .start_id = weft_hash_mix(weft_clock_now_ns() ^ pid << 48),
+        .is_wanted = weft_service_is_wanted,
     };
     return weft_router_create(&options, &s->router, err);
 }

@@ -325,6 +325,11 @@ void weft_service_destroy(weft_service *service)
     weft_mem_free(service);
 }
 
+bool weft_service_is_wanted(void *call)
+{
+    return weft_call_is_wanted(call);
+}
+
 static weft_status lead_submit(void *arg, const weft_job *job)
 {
     return weft_engine_submit(arg, job);

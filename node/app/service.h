@@ -40,6 +40,9 @@ void weft_service_destroy(weft_service *service);
 /* The argument of these ops is a weft_service. */
 weft_service_ops weft_service_get_ops(void);
 
+/* For the router: whether the client of a Tokenize or Detokenize waits. */
+bool weft_service_is_wanted(void *call);
+
 /* The router's way to the engine. */
 weft_lead weft_service_lead(weft_engine *engine);
 

@@ -272,6 +272,9 @@ void weft_call_begin(weft_call *c, int32_t n_live)
         (void)snprintf(text, sizeof text,
                        "too many calls (allowed: at most %d)", o->calls_max);
         weft_call_finish(c, WEFT_RESOURCE_EXHAUSTED, text);
+    } else if (!c->method->is_stream && c->received == NULL &&
+               grpc_call_failed_before_recv_message(c->call) != 0) {
+        weft_call_finish(c, WEFT_CANCELLED, "the client is gone");
     } else if (!c->method->is_stream && c->received == NULL) {
         weft_call_finish(c, WEFT_INVALID_ARGUMENT,
                          "the request has no message");
@@ -386,6 +389,14 @@ uint64_t weft_call_id(const weft_call *call)
 uint64_t weft_call_deadline_ns(const weft_call *call)
 {
     return call->deadline_ns;
+}
+
+bool weft_call_is_wanted(weft_call *c)
+{
+    (void)pthread_mutex_lock(&c->lock);
+    const bool wanted = !c->dead && !c->ended;
+    (void)pthread_mutex_unlock(&c->lock);
+    return wanted;
 }
 
 void weft_call_send_chunk(weft_call *c, const weft_chunk *chunk)

@@ -56,7 +56,7 @@ static void tell_short(weft_listener *l, const char *why)
     weft_log(WEFT_LOG_WARN, "rpc", "connections_refused", "reason \"%s\"", why);
 }
 
-/* false: nothing can be accepted for now. */
+/* false: nothing can be accepted until something is closed. */
 static bool accept_one(weft_listener *l, int socket)
 {
     const int fd = accept4(socket, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);

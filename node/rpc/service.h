@@ -25,14 +25,16 @@
 #ifndef WEFT_NODE_RPC_SERVICE_H
 #define WEFT_NODE_RPC_SERVICE_H
 
+#include <stdbool.h>
+
 #include "node/base/err.h"
 #include "proto/messages.h"
 
 typedef struct weft_call weft_call;
 
 typedef struct weft_service_ops {
-    /* `request` is borrowed until the service ends the call. Ranges are not
-     * checked; text is UTF-8. */
+    /* `request` is borrowed until generate returns, by the others until the
+     * service ends the call. Ranges are not checked; text is UTF-8. */
     void (*generate)(void *arg, weft_call *call,
                      const weft_generate_request *request);
     void (*tokenize)(void *arg, weft_call *call,
@@ -57,6 +59,9 @@ typedef struct weft_service_ops {
 uint64_t weft_call_id(const weft_call *call); /* never 0 */
 /* CLOCK_MONOTONIC; UINT64_MAX: none. */
 uint64_t weft_call_deadline_ns(const weft_call *call);
+
+/* Whether the client still waits, for whoever is about to work for long. */
+bool weft_call_is_wanted(weft_call *call);
 
 /* Generate. Dropped if the request has stream false. Chunks that wait for the
  * client are merged. The arrays are copied. */

@@ -66,6 +66,18 @@ static double score(const char *flags)
     return nll;
 }
 
+START_TEST(a_nul_among_ids_is_refused)
+{
+    static const char ids[] = "11 2\0 1 7";
+    write_model(NULL);
+    synth_file_write(folder, "nul", ids, (int64_t)sizeof ids - 1);
+    const command_seen s = run("eval|--model=@|--ids=@/nul", NULL);
+    ck_assert_int_eq(s.code, WEFT_EXIT_USAGE);
+    ck_assert_ptr_nonnull(strstr(s.err, "number 2"));
+    synth_folder_remove(folder);
+}
+END_TEST
+
 START_TEST(any_part_may_be_decoded)
 {
     write_model(NULL);
@@ -159,9 +171,9 @@ END_TEST
 int main(void)
 {
     const TTest *const tests[] = {
-        any_part_may_be_decoded,        decode_from_is_what_is_prefilled,
-        an_output_that_is_full_is_4,    logits_that_are_not_numbers_fail,
-        a_folder_with_any_name_is_told,
+        a_nul_among_ids_is_refused,       any_part_may_be_decoded,
+        decode_from_is_what_is_prefilled, an_output_that_is_full_is_4,
+        logits_that_are_not_numbers_fail, a_folder_with_any_name_is_told,
     };
     return WEFT_SUITE_RUN("app/eval", tests);
 }
