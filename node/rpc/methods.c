@@ -17,7 +17,7 @@ STATUS_PAIR(INTERNAL);
 STATUS_PAIR(UNAVAILABLE);
 STATUS_PAIR(DATA_LOSS);
 
-/* A decoded request of that size, in an arena that goes with the call; NULL: no
+/* Room for a decoded request, in an arena that goes with the call; NULL: no
  * memory, and the call is refused. */
 static void *new_request(weft_call *c, size_t bytes)
 {
@@ -32,30 +32,34 @@ static void *new_request(weft_call *c, size_t bytes)
     return request;
 }
 
-/* From here on another thread may end the call. */
-static const weft_service_ops *hand_over(weft_call *c, void **arg_out)
+/* After decoding, with how that went. NULL: it failed, and the call is refused.
+ * Else the service has the call: from here on another thread may end it. */
+static const weft_rpc_options *hand_over(weft_call *c, weft_status decoded,
+                                         const weft_err *err)
 {
+    if (decoded != WEFT_OK) {
+        weft_call_finish(c, decoded, err->text);
+        return NULL;
+    }
     (void)pthread_mutex_lock(&c->lock);
     c->service_holds = true;
     (void)pthread_mutex_unlock(&c->lock);
-    *arg_out = c->server->options.ops_arg;
-    return c->server->options.ops;
+    return &c->server->options;
 }
 
 static void generate(weft_call *c, weft_span message)
 {
-    void *arg;
     weft_err err = {0};
-    weft_generate_request *request = new_request(c, sizeof *request);
+    weft_generate_request *const request = new_request(c, sizeof *request);
     if (request == NULL) return;
     const weft_status st =
         weft_decode_generate(c->arena, message, request, &err);
-    if (st != WEFT_OK) {
-        weft_call_finish(c, st, err.text);
-        return;
-    }
-    c->wants_stream = request->stream;
-    hand_over(c, &arg)->generate(arg, c, request);
+    c->wants_stream = st == WEFT_OK && request->stream;
+    const weft_rpc_options *const o = hand_over(c, st, &err);
+    if (o != NULL) o->ops->generate(o->ops_arg, c, request);
+    /* A call lives for long, and its prompt can be large. */
+    weft_arena_destroy(c->arena);
+    c->arena = NULL;
 }
 
 /* The chunks that wait, as one message. They are packed without the lock, since
@@ -83,65 +87,48 @@ static grpc_byte_buffer *next_chunk(weft_call *c)
 
 static void tokenize(weft_call *c, weft_span message)
 {
-    void *arg;
     weft_err err = {0};
-    weft_tokenize_request *request = new_request(c, sizeof *request);
+    weft_tokenize_request *const request = new_request(c, sizeof *request);
     if (request == NULL) return;
-    const weft_status st =
-        weft_decode_tokenize(c->arena, message, request, &err);
-    if (st != WEFT_OK)
-        weft_call_finish(c, st, err.text);
-    else
-        hand_over(c, &arg)->tokenize(arg, c, request);
+    const weft_rpc_options *const o = hand_over(
+        c, weft_decode_tokenize(c->arena, message, request, &err), &err);
+    if (o != NULL) o->ops->tokenize(o->ops_arg, c, request);
 }
 
 static void detokenize(weft_call *c, weft_span message)
 {
-    void *arg;
     weft_err err = {0};
-    weft_detokenize_request *request = new_request(c, sizeof *request);
+    weft_detokenize_request *const request = new_request(c, sizeof *request);
     if (request == NULL) return;
-    const weft_status st =
-        weft_decode_detokenize(c->arena, message, request, &err);
-    if (st != WEFT_OK)
-        weft_call_finish(c, st, err.text);
-    else
-        hand_over(c, &arg)->detokenize(arg, c, request);
+    const weft_rpc_options *const o = hand_over(
+        c, weft_decode_detokenize(c->arena, message, request, &err), &err);
+    if (o != NULL) o->ops->detokenize(o->ops_arg, c, request);
 }
 
 static void abort_requests(weft_call *c, weft_span message)
 {
-    void *arg;
     weft_err err = {0};
-    weft_abort_request *request = new_request(c, sizeof *request);
+    weft_abort_request *const request = new_request(c, sizeof *request);
     if (request == NULL) return;
-    const weft_status st = weft_decode_abort(c->arena, message, request, &err);
-    if (st != WEFT_OK)
-        weft_call_finish(c, st, err.text);
-    else
-        hand_over(c, &arg)->abort(arg, c, request);
+    const weft_rpc_options *const o =
+        hand_over(c, weft_decode_abort(c->arena, message, request, &err), &err);
+    if (o != NULL) o->ops->abort(o->ops_arg, c, request);
 }
 
 static void get_model(weft_call *c, weft_span message)
 {
-    void *arg;
     weft_err err = {0};
-    const weft_status st = weft_decode_empty(message, &err);
-    if (st != WEFT_OK)
-        weft_call_finish(c, st, err.text);
-    else
-        hand_over(c, &arg)->get_model(arg, c);
+    const weft_rpc_options *const o =
+        hand_over(c, weft_decode_empty(message, &err), &err);
+    if (o != NULL) o->ops->get_model(o->ops_arg, c);
 }
 
 static void get_load(weft_call *c, weft_span message)
 {
-    void *arg;
     weft_err err = {0};
-    const weft_status st = weft_decode_empty(message, &err);
-    if (st != WEFT_OK)
-        weft_call_finish(c, st, err.text);
-    else
-        hand_over(c, &arg)->get_load(arg, c);
+    const weft_rpc_options *const o =
+        hand_over(c, weft_decode_empty(message, &err), &err);
+    if (o != NULL) o->ops->get_load(o->ops_arg, c);
 }
 
 const method weft_methods[] = {

@@ -212,6 +212,7 @@ static void generate(void *arg, weft_call *call,
     f->counts.live++;
     job->next = f->jobs;
     f->jobs = job;
+    f->counts.blocks_at_start = weft_mem_live();
     unlock(f);
 }
 

@@ -24,10 +24,11 @@ typedef struct weft_fake_counts {
     int live;      /* and that are not ended */
     int cancelled; /* cancel was called for */
     int completed;
-    int ended;                 /* told by generate_ended */
-    weft_status last_ended;    /* the status told */
-    weft_status last_why;      /* of the last cancel */
-    int64_t tokens;            /* made */
+    int ended;              /* told by generate_ended */
+    weft_status last_ended; /* the status told */
+    long blocks_at_start;   /* weft_mem_live at the end of the last generate */
+    weft_status last_why;   /* of the last cancel */
+    int64_t tokens;         /* made */
     uint64_t last_deadline_ns; /* of the last Generate call */
 } weft_fake_counts;
 

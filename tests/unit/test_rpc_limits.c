@@ -9,6 +9,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "node/base/clock.h"
+#include "node/base/mem.h"
 #include "node/rpc/address.h"
 #include "tests/support/served.h"
 #include "tests/support/suite.h"
@@ -205,6 +207,27 @@ START_TEST(calls_beyond_the_limit_are_refused)
     }
     weft_arena_destroy(arena);
     weft_client_destroy(client);
+    serve_end(&node);
+}
+END_TEST
+
+/* What nobody wants any more is given back while the call lives. */
+START_TEST(a_decoded_request_goes_when_the_service_has_it)
+{
+    pthread_t thread;
+    weft_status end;
+    node = serve(weft_rpc_options_default());
+    ck_assert_int_eq(pthread_create(&thread, NULL, hold, &end), 0);
+    ck_assert(weft_fake_wait(node.fake, is_started, 1));
+    const uint64_t until_ns = weft_clock_now_ns() + SECONDS(20);
+    weft_fake_counts counts;
+    do {
+        counts = weft_fake_read(node.fake);
+        ck_assert_uint_lt(weft_clock_now_ns(), until_ns);
+    } while (counts.live == 0 || weft_mem_live() >= counts.blocks_at_start);
+    weft_fake_let_go(node.fake);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(end, WEFT_OK);
     serve_end(&node);
 }
 END_TEST
@@ -426,6 +449,7 @@ int main(void)
         large_requests_are_refused,
         a_flood_is_ended_and_the_server_goes_on,
         calls_beyond_the_limit_are_refused,
+        a_decoded_request_goes_when_the_service_has_it,
         connections_beyond_the_descriptors_do_no_harm,
         stop_lets_streams_finish_within_the_grace,
         stop_cancels_what_is_left_after_the_grace,
