@@ -19,6 +19,7 @@ typedef struct status {
     const char *address;
     weft_model_info model;
     weft_load_info load;
+    bool serving;
 } status;
 
 static uint64_t pages_of(const weft_load_info *load, const char *kind)
@@ -34,13 +35,18 @@ static uint32_t streams_of(const weft_load_info *load)
     return load->running + load->waiting;
 }
 
+static const char *state_of(const status *s)
+{
+    return s->serving ? "serving" : "draining";
+}
+
 static weft_status print_json(const status *s, weft_err *err)
 {
     json_t *const told = json_pack(
         "{s:i, s:[{s:s, s:s, s:s, s:s, s:s%}], s:I, s:{s:I, s:I, s:{s:I, "
         "s:I}}}",
         "epoch", 0, "members", "id", s->address, "role", "router", "state",
-        "serving", "address", s->address, "model", s->model.name.data,
+        state_of(s), "address", s->address, "model", s->model.name.data,
         s->model.name.n, "streams", (json_int_t)streams_of(&s->load), "kv",
         "total_bytes", (json_int_t)s->load.kv_bytes_total, "used_bytes",
         (json_int_t)s->load.kv_bytes_used, "pages", "full",
@@ -59,13 +65,14 @@ static weft_status print_json(const status *s, weft_err *err)
 static void print_text(const status *s)
 {
     const weft_load_info *const load = &s->load;
-    (void)printf("address  %s\nmodel    %.*s (%.*s, context %" PRIu32
-                 ")\nstreams  %" PRIu32 " running, %" PRIu32
-                 " waiting\nkv       %" PRIu64 " of %" PRIu64 " bytes",
-                 s->address, (int)s->model.name.n, s->model.name.data,
-                 (int)s->model.model_type.n, s->model.model_type.data,
-                 s->model.max_context, load->running, load->waiting,
-                 load->kv_bytes_used, load->kv_bytes_total);
+    (void)printf(
+        "address  %s\nstate    %s\nmodel    %.*s (%.*s, context %" PRIu32
+        ")\nstreams  %" PRIu32 " running, %" PRIu32
+        " waiting\nkv       %" PRIu64 " of %" PRIu64 " bytes",
+        s->address, state_of(s), (int)s->model.name.n, s->model.name.data,
+        (int)s->model.model_type.n, s->model.model_type.data,
+        s->model.max_context, load->running, load->waiting, load->kv_bytes_used,
+        load->kv_bytes_total);
     for (size_t i = 0; i < load->n_kinds; i++)
         (void)printf(", %" PRIu64 " %s pages", load->pages_used[i].pages,
                      load->pages_used[i].kind);
@@ -75,6 +82,7 @@ static void print_text(const status *s)
 static weft_status ask(weft_client *client, weft_arena *arena, status *s,
                        weft_err *err)
 {
+    WEFT_TRY(weft_client_health(client, timeout_ns, &s->serving, err));
     WEFT_TRY(weft_client_get_model(client, timeout_ns, arena, &s->model, err));
     return weft_client_get_load(client, timeout_ns, arena, &s->load, err);
 }

@@ -5,11 +5,13 @@
 #include <grpc/support/alloc.h>
 #include <string.h>
 
+#include "grpc/health/v1/health.pb-c.h"
 #include "node/base/check.h"
 #include "node/base/mem.h"
 #include "node/base/str.h"
 #include "node/rpc/address.h"
 #include "node/rpc/bytes.h"
+#include "proto/validate.h"
 
 enum {
     /* A complete answer with many log probabilities is large. */
@@ -372,6 +374,43 @@ weft_status weft_client_get_load(weft_client *c, uint64_t timeout_ns,
     if (st == WEFT_OK)
         st = weft_decode_load(arena, (weft_span){answer.data, answer.n},
                               load_out, err);
+    weft_buf_deinit(&answer);
+    return st;
+}
+
+static weft_status read_health(weft_span message, bool *serving_out,
+                               weft_err *err)
+{
+    const uint8_t *const bytes = (const uint8_t *)message.data;
+    Grpc__Health__V1__HealthCheckResponse *response = NULL;
+    WEFT_TRY(weft_message_validate(
+        &grpc__health__v1__health_check_response__descriptor, bytes, message.n,
+        err));
+    response =
+        grpc__health__v1__health_check_response__unpack(NULL, message.n, bytes);
+    if (response == NULL)
+        return WEFT_FAIL(err, WEFT_INTERNAL, "health cannot be decoded");
+    const int status = (int)response->status;
+    grpc__health__v1__health_check_response__free_unpacked(response, NULL);
+    *serving_out =
+        status ==
+        GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING;
+    if (*serving_out ||
+        status ==
+            GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__NOT_SERVING)
+        return WEFT_OK;
+    return WEFT_FAIL(err, WEFT_INTERNAL, "health is %d", status);
+}
+
+weft_status weft_client_health(weft_client *c, uint64_t timeout_ns,
+                               bool *serving_out, weft_err *err)
+{
+    weft_buf answer = {0};
+    weft_status st =
+        ask(c, "/grpc.health.v1.Health/Check", timeout_ns, &answer, err);
+    if (st == WEFT_OK && read_health((weft_span){answer.data, answer.n},
+                                     serving_out, err) != WEFT_OK)
+        st = WEFT_WRAP(err, WEFT_INTERNAL, "the server's answer");
     weft_buf_deinit(&answer);
     return st;
 }

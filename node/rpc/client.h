@@ -67,6 +67,13 @@ WEFT_MUST_CHECK weft_status weft_client_get_load(weft_client *client,
                                                  weft_load_info *load_out,
                                                  weft_err *err);
 
+/* Whether the server takes new work, as grpc.health.v1 tells it of the server
+ * as a whole: false while it drains. INTERNAL: it tells neither. */
+WEFT_MUST_CHECK weft_status weft_client_health(weft_client *client,
+                                               uint64_t timeout_ns,
+                                               bool *serving_out,
+                                               weft_err *err);
+
 /* Of the last call: whether it failed because the connection did. */
 bool weft_client_lost(const weft_client *client);
 /* Of the last call: the server's hint when to try again; -1: none. */

@@ -54,6 +54,16 @@ static void ck_health(weft_client *client, const char *service,
     ck_assert_int_eq(seen, status);
 }
 
+static void ck_serving(weft_client *client, bool wanted)
+{
+    bool serving = !wanted;
+    weft_err err = {0};
+    const weft_status st =
+        weft_client_health(client, SECONDS(20), &serving, &err);
+    ck_assert_msg(st == WEFT_OK, "%s", err.text);
+    ck_assert_int_eq(serving, wanted);
+}
+
 START_TEST(health_knows_two_names)
 {
     node = serve(weft_rpc_options_default());
@@ -61,7 +71,9 @@ START_TEST(health_knows_two_names)
     ck_health(client, "", WEFT_OK, 1);
     ck_health(client, "weft.v1.Generation", WEFT_OK, 1);
     ck_health(client, "weft.v1.Generatio", WEFT_NOT_FOUND, -1);
+    ck_serving(client, true);
     weft_rpc_server_set_serving(node.server, false);
+    ck_serving(client, false);
     ck_health(client, "", WEFT_OK, 2);
     ck_health(client, "weft.v1.Generation", WEFT_OK, 2);
     weft_rpc_server_set_serving(node.server, true);
