@@ -4,20 +4,55 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "node/base/hash.h"
 #include "node/base/mem.h"
 
 /* A call that the router has accepted. Seen by the server's thread only. Rows
  * of calls that have ended stay until the slot is used again: their handle
  * names nothing any more. */
 typedef struct live_call {
-    uint64_t call_id, handle;
+    uint64_t call_id, handle; /* handle 0: never used */
+    int32_t next;             /* the next row with that hash; -1: none */
 } live_call;
 
 struct weft_service {
     weft_service_options options;
     char weights_hash[17];
     live_call *live; /* [max_live], by the handle's slot */
+    int32_t *first;  /* [n_first], by the call id's hash: a row, or -1 */
+    size_t n_first;  /* a power of two, at least max_live */
 };
+
+/* -- live calls, found by their id ---------------------------------------- */
+
+static int32_t *first_of(const weft_service *service, uint64_t call_id)
+{
+    return &service->first[weft_hash_mix(call_id) & (service->n_first - 1)];
+}
+
+static void put_live(weft_service *service, uint64_t call_id, uint64_t handle)
+{
+    const int32_t row = weft_handle_slot(handle);
+    live_call *const live = &service->live[row];
+    if (live->handle != 0) {
+        int32_t *at = first_of(service, live->call_id);
+        while (*at != row) at = &service->live[*at].next;
+        *at = live->next;
+    }
+    int32_t *const first = first_of(service, call_id);
+    *live = (live_call){.call_id = call_id, .handle = handle, .next = *first};
+    *first = row;
+}
+
+/* 0: none. */
+static uint64_t find_live(const weft_service *service, uint64_t call_id)
+{
+    for (int32_t row = *first_of(service, call_id); row >= 0;
+         row = service->live[row].next)
+        if (service->live[row].call_id == call_id)
+            return service->live[row].handle;
+    return 0;
+}
 
 /* -- answers: the router's words to the wire's ---------------------------- */
 
@@ -149,18 +184,14 @@ static void do_generate(void *arg, weft_call *call,
         weft_call_fail(call, st, err.text, retry_after_ms);
         return;
     }
-    service->live[weft_handle_slot(handle)] =
-        (live_call){.call_id = call_id, .handle = handle};
+    put_live(service, call_id, handle);
 }
 
 static void do_cancel(void *arg, uint64_t call_id, weft_status why)
 {
     weft_service *const service = arg;
     (void)why; /* the client has been told already */
-    for (int32_t i = 0; i < service->options.max_live; i++)
-        if (service->live[i].call_id == call_id)
-            weft_router_cancel(service->options.router,
-                               service->live[i].handle);
+    weft_router_cancel(service->options.router, find_live(service, call_id));
 }
 
 /* -- the small calls ------------------------------------------------------ */
@@ -304,14 +335,21 @@ weft_status weft_service_create(const weft_service_options *options,
     weft_service *const service = weft_mem_new(1, sizeof *service);
     live_call *const live =
         weft_mem_new((size_t)options->max_live, sizeof *live);
-    if (service == NULL || live == NULL) {
+    size_t n_first = 1;
+    while (n_first < (size_t)options->max_live) n_first *= 2;
+    int32_t *const first = weft_mem_new(n_first, sizeof *first);
+    if (service == NULL || live == NULL || first == NULL) {
         weft_mem_free(service);
         weft_mem_free(live);
+        weft_mem_free(first);
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                          "no memory for %d live calls", options->max_live);
     }
     service->options = *options;
     service->live = live;
+    service->first = first;
+    service->n_first = n_first;
+    for (size_t i = 0; i < n_first; i++) first[i] = -1;
     (void)snprintf(service->weights_hash, sizeof service->weights_hash,
                    "%016" PRIx64, options->weights_hash);
     *service_out = service;
@@ -322,6 +360,7 @@ void weft_service_destroy(weft_service *service)
 {
     if (service == NULL) return;
     weft_mem_free(service->live);
+    weft_mem_free(service->first);
     weft_mem_free(service);
 }
 
