@@ -34,6 +34,12 @@ static void take_signal(int number)
         (void)sem_post(&lifecycle.drain);
         return;
     }
+    if (phase == STARTING)
+        weft_log(WEFT_LOG_INFO, "lifecycle", "stopped", "signal %d phase start",
+                 number);
+    else
+        weft_log(WEFT_LOG_WARN, "lifecycle", "cut", "signal %d phase drain",
+                 number);
     /* No clean-up: the sender of a second signal does not want to wait. */
     _exit(phase == STARTING ? WEFT_EXIT_DONE : WEFT_EXIT_INTERNAL);
 }

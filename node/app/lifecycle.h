@@ -1,8 +1,10 @@
 /* lifecycle.h - what the signals of a serving process mean, by its phase.
  *
- *   STARTING   SIGTERM or SIGINT: nothing has been accepted, exit 0 at once
+ *   STARTING   SIGTERM or SIGINT: nothing has been accepted, exit 0 at once,
+ *              with a line in the log
  *   SERVING    SIGTERM or SIGINT: weft_lifecycle_wait_for_drain returns
- *   DRAINING   a further one: exit 1 at once, whatever is being done
+ *   DRAINING   a further one: exit 1 at once, whatever is being done, with a
+ *              line too
  *
  * A thread of its own takes them, so that the second one works while the main
  * thread waits for something. SIGPIPE is ignored: a client that has left is an

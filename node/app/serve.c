@@ -96,7 +96,8 @@ static void tell_pool(const serve *s)
              layout->page_tokens, 100.0 * layout->waste);
 }
 
-/* A line that is written over, for whoever watches a terminal. */
+/* A line that is written over, for whoever watches a terminal; whoever writes
+ * to stderr next ends it. */
 static void tell_progress(void *arg, int64_t done_bytes, int64_t total_bytes)
 {
     int *const last = arg;
@@ -104,8 +105,8 @@ static void tell_progress(void *arg, int64_t done_bytes, int64_t total_bytes)
         total_bytes > 0 ? (int)(100 * done_bytes / total_bytes) : 100;
     if (percent == *last) return;
     *last = percent;
-    (void)fprintf(stderr, "\rloading weights: %d %% of %" PRId64 " MiB%s",
-                  percent, total_bytes / MIB, percent == 100 ? "\n" : "");
+    (void)fprintf(stderr, "\rloading weights: %d %% of %" PRId64 " MiB",
+                  percent, total_bytes / MIB);
 }
 
 /* -- start ---------------------------------------------------------------- */
@@ -157,9 +158,12 @@ static weft_status load_weights(serve *s, weft_err *err)
     int last_percent = -1;
     const bool watched = isatty(STDERR_FILENO) != 0;
     const uint64_t from_ns = weft_clock_now_ns();
-    WEFT_TRY(weft_model_load(s->opened.checkpoint,
-                             watched ? tell_progress : NULL, &last_percent,
-                             &s->model, err));
+    const weft_status st =
+        weft_model_load(s->opened.checkpoint, watched ? tell_progress : NULL,
+                        &last_percent, &s->model, err);
+    /* What is told next begins a line. */
+    if (last_percent >= 0) (void)fputc('\n', stderr);
+    if (st != WEFT_OK) return st;
     weft_log(WEFT_LOG_INFO, "serve", "loaded",
              "weights_mib %" PRId64 " seconds %.1f",
              s->memory.weights_bytes / MIB,
