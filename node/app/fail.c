@@ -3,19 +3,15 @@
 #include <string.h>
 
 #include "node/app/commands.h"
+#include "node/base/str.h"
 
 int weft_fail_with(weft_exit code, const weft_err *err)
 {
     /* A name from a checkpoint or a file may hold anything; what is told stays
      * one line. */
     char line[WEFT_ERR_TEXT_BYTES];
-    size_t n = 0;
-    for (; err->text[n] != '\0' && n + 1 < sizeof line; n++) {
-        const unsigned char c = (unsigned char)err->text[n];
-        line[n] = (char)(c < 0x20 || c == 0x7F ? '?' : err->text[n]);
-    }
-    line[n] = '\0';
-    (void)fprintf(stderr, "weft: %s\n", line);
+    (void)fprintf(stderr, "weft: %s\n",
+                  weft_text_line(err->text, line, sizeof line));
     return (int)code;
 }
 

@@ -17,18 +17,9 @@ typedef struct source {
     const char *env_name; /* NULL: the command line */
 } source;
 
-/* A value as it may stand in a one-line message: short, and without control
- * characters. */
 static const char *shown(const char *value, char out[SHOWN_BYTES])
 {
-    size_t n = 0;
-    for (; value[n] != '\0' && n + 1 < SHOWN_BYTES; n++) {
-        const unsigned char c = (unsigned char)value[n];
-        out[n] = (char)(c < 0x20 || c == 0x7F ? '?' : value[n]);
-    }
-    out[n] = '\0';
-    if (value[n] != '\0') memcpy(out + n - 3, "...", 3);
-    return out;
+    return weft_text_line(value, out, SHOWN_BYTES);
 }
 
 static weft_status bad_value(const source *from, const char *value,

@@ -78,6 +78,21 @@ size_t weft_utf8_mend(char *text, size_t n)
     }
 }
 
+const char *weft_text_line(const char *text, char *out, size_t bytes)
+{
+    static const char cut[] = "...";
+    const size_t whole = strlen(text);
+    const bool fits = whole < bytes;
+    size_t n = fits ? whole : bytes - sizeof cut;
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        out[i] = (char)(c < 0x20 || c == 0x7F ? '?' : text[i]);
+    }
+    n = weft_utf8_mend(out, n);
+    memcpy(out + n, fits ? "" : cut, fits ? 1 : sizeof cut);
+    return out;
+}
+
 /* Room for n more bytes and the NUL. */
 static weft_status reserve(weft_buf *buf, size_t n, weft_err *err)
 {

@@ -25,6 +25,11 @@ size_t weft_utf8_prefix(const char *text, size_t n, bool *broken_out);
  * '?', a character that the end cuts off is dropped. Its length. */
 size_t weft_utf8_mend(char *text, size_t n);
 
+/* A copy of `text` as it may stand in a message of one line: UTF-8, a control
+ * character is '?', and what does not fit out [bytes, at least 4] is cut and
+ * ends in "...". Returns out. */
+const char *weft_text_line(const char *text, char *out, size_t bytes);
+
 /* A growing byte buffer, always NUL-terminated once it holds anything.
  * {0} is an empty one. */
 typedef struct weft_buf {

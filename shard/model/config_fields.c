@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "node/base/str.h"
+
 /* How much of a value or name from a file an error text shows. */
 enum { SHOWN_BYTES = 60 };
 
@@ -14,38 +16,35 @@ static void no_remark(void *arg, const char *key, const char *reason)
     (void)reason;
 }
 
-/* Control characters would break the one line of an error. */
-static const char *printable(char *text)
+static const char *shown(const char *name, char out[SHOWN_BYTES])
 {
-    for (char *c = text; *c != '\0'; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-    return text;
+    return weft_text_line(name, out, SHOWN_BYTES);
 }
 
 static void show(const json_t *value, char text[SHOWN_BYTES])
 {
     memset(text, 0, SHOWN_BYTES); /* a dump that is cut leaves a hole */
     if (json_is_string(value)) {
-        (void)snprintf(text, SHOWN_BYTES, "\"%.50s\"",
-                       json_string_value(value));
+        char line[SHOWN_BYTES - 2];
+        (void)snprintf(
+            text, SHOWN_BYTES, "\"%s\"",
+            weft_text_line(json_string_value(value), line, sizeof line));
     } else {
         const size_t n =
             json_dumpb(value, text, SHOWN_BYTES - 4,
                        JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
         if (n > SHOWN_BYTES - 4) (void)snprintf(text + strlen(text), 4, "...");
     }
-    (void)printable(text);
 }
 
 weft_status weft_fields_refuse(const weft_fields *fields, const char *key,
                                const json_t *value, const char *what,
                                weft_err *err)
 {
-    char shown[SHOWN_BYTES] = "", name[SHOWN_BYTES];
-    (void)snprintf(name, sizeof name, "%s", key);
-    if (value != NULL) show(value, shown);
+    char told[SHOWN_BYTES] = "", name[SHOWN_BYTES];
+    if (value != NULL) show(value, told);
     return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT, "%s%s%s%s: %s", fields->where,
-                     printable(name), value != NULL ? " is " : "", shown, what);
+                     shown(key, name), value != NULL ? " is " : "", told, what);
 }
 
 weft_status weft_fields_no_memory(const weft_fields *fields, weft_err *err)
@@ -89,9 +88,8 @@ weft_status weft_fields_init_nested(weft_fields *fields,
                                     json_t *value, weft_err *err)
 {
     char where[sizeof fields->where + SHOWN_BYTES], name[SHOWN_BYTES];
-    (void)snprintf(name, sizeof name, "%s", key);
     (void)snprintf(where, sizeof where, "%s%s.", parent->where,
-                   printable(name));
+                   shown(key, name));
     if (!json_is_object(value))
         return weft_fields_refuse(parent, key, value, "not an object", err);
     return weft_fields_init(fields, where, value, NULL, parent->remark,
@@ -288,8 +286,7 @@ weft_status weft_fields_finish(weft_fields *fields,
         if (reason == NULL)
             return weft_fields_refuse(fields, key, value, "unknown key", err);
         char name[SHOWN_BYTES];
-        (void)snprintf(name, sizeof name, "%s", key);
-        fields->remark(fields->arg, printable(name), reason);
+        fields->remark(fields->arg, shown(key, name), reason);
     }
     return WEFT_OK;
 }

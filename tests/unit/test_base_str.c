@@ -180,9 +180,31 @@ START_TEST(buffer_without_memory_keeps_its_bytes)
 }
 END_TEST
 
+START_TEST(text_in_one_line)
+{
+    static const struct {
+        const char *text, *line;
+    } table[] = {
+        {"", ""},
+        {"seven b", "seven b"},
+        {"eight by", "eigh..."},
+        {"a\n\x1B\x7F", "a???"},
+        {"\xC3\xA9\xFF", "\xC3\xA9?"},
+        {"abc\xC3\xA9 cut", "abc..."}, /* inside a character */
+        {"\n\n\n\n\n\n\n\n", "????..."},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        char out[8];
+        ck_assert_ptr_eq(weft_text_line(table[i].text, out, sizeof out), out);
+        ck_assert_str_eq(out, table[i].line);
+    }
+}
+END_TEST
+
 int main(void)
 {
-    const TTest *const tests[] = {u64,
+    const TTest *const tests[] = {text_in_one_line,
+                                  u64,
                                   i64,
                                   f64,
                                   bytes,
