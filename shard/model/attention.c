@@ -5,21 +5,6 @@
 
 #include "shard/model/forward_internal.h"
 
-static weft_gemm product(const weft_forward *f, const weft_matrix *w,
-                         const float *x, int64_t x_stride, float *y,
-                         int32_t n_rows)
-{
-    return (weft_gemm){
-        .w = w,
-        .x = x,
-        .y = y,
-        .x_stride = x_stride,
-        .y_stride = w->n_out,
-        .n_row = n_rows,
-        .round = f->round,
-    };
-}
-
 /* sqrt(hidden / rank) where the model rescales its latents, else 1. */
 static float rescale(const weft_model_config *c, int32_t rank)
 {
@@ -31,20 +16,20 @@ static float rescale(const weft_model_config *c, int32_t rank)
 static void project_input(weft_forward *f, const weft_layer_weights *w,
                           int32_t n_rows)
 {
-    const int64_t hidden = f->config->hidden_size;
     int32_t n = 0;
     if (w->q_a.data != NULL)
-        f->gemms[n++] = product(f, &w->q_a, f->x, hidden, f->q_latent, n_rows);
+        f->gemms[n++] =
+            weft_forward_product(f, &w->q_a, f->x, f->q_latent, n_rows);
     else
-        f->gemms[n++] = product(f, &w->q_b, f->x, hidden, f->q, n_rows);
-    f->gemms[n++] = product(f, &w->kv_a, f->x, hidden, f->kv, n_rows);
+        f->gemms[n++] = weft_forward_product(f, &w->q_b, f->x, f->q, n_rows);
+    f->gemms[n++] = weft_forward_product(f, &w->kv_a, f->x, f->kv, n_rows);
     if (w->g.data != NULL)
-        f->gemms[n++] = product(f, &w->g, f->x, hidden, f->gate, n_rows);
+        f->gemms[n++] = weft_forward_product(f, &w->g, f->x, f->gate, n_rows);
     if (w->index_q.data != NULL) {
         f->gemms[n++] =
-            product(f, &w->index_k, f->x, hidden, f->index_k, n_rows);
+            weft_forward_product(f, &w->index_k, f->x, f->index_k, n_rows);
         f->gemms[n++] =
-            product(f, &w->index_w, f->x, hidden, f->index_w, n_rows);
+            weft_forward_product(f, &w->index_w, f->x, f->index_w, n_rows);
     }
     f->ops->gemm(f->threads, f->gemms, n);
 }
@@ -288,7 +273,7 @@ static void gate_and_project(weft_forward *f, const weft_layer_weights *w,
         };
         f->ops->gate(f->threads, &gate);
     }
-    f->gemms[0] = product(f, &w->o, f->heads_out, width, f->y, n_rows);
+    f->gemms[0] = weft_forward_product(f, &w->o, f->heads_out, f->y, n_rows);
     f->ops->gemm(f->threads, f->gemms, 1);
 }
 
@@ -304,10 +289,10 @@ void weft_forward_attention(weft_forward *f, int32_t layer, int32_t n_rows)
                     g->q_lora_rank, rescale(c, g->q_lora_rank));
         int32_t n = 0;
         f->gemms[n++] =
-            product(f, &w->q_b, f->q_latent, g->q_lora_rank, f->q, n_rows);
+            weft_forward_product(f, &w->q_b, f->q_latent, f->q, n_rows);
         if (w->index_q.data != NULL)
-            f->gemms[n++] = product(f, &w->index_q, f->q_latent, g->q_lora_rank,
-                                    f->index_q, n_rows);
+            f->gemms[n++] = weft_forward_product(f, &w->index_q, f->q_latent,
+                                                 f->index_q, n_rows);
         f->ops->gemm(f->threads, f->gemms, n);
     }
     cache_rows(f, w, kind, layer, n_rows);

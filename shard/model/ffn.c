@@ -23,27 +23,13 @@ static void silu_mul(weft_forward *f, float *gate, const float *up,
     f->ops->silu_mul(f->threads, &act);
 }
 
-static weft_gemm product(const weft_forward *f, const weft_matrix *w,
-                         const float *x, float *y, int32_t n_rows)
-{
-    return (weft_gemm){
-        .w = w,
-        .x = x,
-        .y = y,
-        .x_stride = w->n_in,
-        .y_stride = w->n_out,
-        .n_row = n_rows,
-        .round = f->round,
-    };
-}
-
 static void dense(weft_forward *f, const weft_mlp_weights *w, int32_t n_rows)
 {
-    f->gemms[0] = product(f, &w->gate, f->x, f->mlp_gate, n_rows);
-    f->gemms[1] = product(f, &w->up, f->x, f->mlp_up, n_rows);
+    f->gemms[0] = weft_forward_product(f, &w->gate, f->x, f->mlp_gate, n_rows);
+    f->gemms[1] = weft_forward_product(f, &w->up, f->x, f->mlp_up, n_rows);
     f->ops->gemm(f->threads, f->gemms, 2);
     silu_mul(f, f->mlp_gate, f->mlp_up, n_rows, w->gate.n_out);
-    f->gemms[0] = product(f, &w->down, f->mlp_gate, f->y, n_rows);
+    f->gemms[0] = weft_forward_product(f, &w->down, f->mlp_gate, f->y, n_rows);
     f->ops->gemm(f->threads, f->gemms, 1);
 }
 
@@ -106,8 +92,8 @@ static void experts_in(weft_forward *f, const weft_layer_weights *w)
         const int32_t at = f->expert_first[e];
         const int32_t rows = f->expert_first[e + 1] - at;
         if (rows == 0) continue;
-        weft_gemm g = product(f, &w->experts[e].gate, f->x,
-                              f->expert_gate + at * width, rows);
+        weft_gemm g = weft_forward_product(f, &w->experts[e].gate, f->x,
+                                           f->expert_gate + at * width, rows);
         g.x_rows = f->expert_rows + at;
         f->gemms[n++] = g;
         g.w = &w->experts[e].up;
@@ -127,13 +113,14 @@ static void experts_out(weft_forward *f, const weft_layer_weights *w,
         const int64_t at = f->expert_first[e];
         const int32_t rows = f->expert_first[e + 1] - (int32_t)at;
         if (rows == 0) continue;
-        f->gemms[n++] = product(f, &w->experts[e].down,
-                                f->expert_gate + at * c->moe_intermediate_size,
-                                f->expert_out + at * c->hidden_size, rows);
+        f->gemms[n++] =
+            weft_forward_product(f, &w->experts[e].down,
+                                 f->expert_gate + at * c->moe_intermediate_size,
+                                 f->expert_out + at * c->hidden_size, rows);
     }
     if (w->mlp.down.data != NULL)
-        f->gemms[n++] =
-            product(f, &w->mlp.down, f->mlp_gate, f->shared_out, n_rows);
+        f->gemms[n++] = weft_forward_product(f, &w->mlp.down, f->mlp_gate,
+                                             f->shared_out, n_rows);
     f->ops->gemm(f->threads, f->gemms, n);
 }
 
@@ -143,11 +130,14 @@ static void mixture(weft_forward *f, const weft_layer_weights *w, int32_t layer,
     const weft_model_config *const c = f->config;
     const bool shared = w->mlp.gate.data != NULL;
     int32_t n = 0;
-    f->gemms[n] = product(f, &w->router, f->x, f->router_logits, n_rows);
+    f->gemms[n] =
+        weft_forward_product(f, &w->router, f->x, f->router_logits, n_rows);
     f->gemms[n++].round = WEFT_ROUND_NONE; /* router logits stay fp32 */
     if (shared) {
-        f->gemms[n++] = product(f, &w->mlp.gate, f->x, f->mlp_gate, n_rows);
-        f->gemms[n++] = product(f, &w->mlp.up, f->x, f->mlp_up, n_rows);
+        f->gemms[n++] =
+            weft_forward_product(f, &w->mlp.gate, f->x, f->mlp_gate, n_rows);
+        f->gemms[n++] =
+            weft_forward_product(f, &w->mlp.up, f->x, f->mlp_up, n_rows);
     }
     f->ops->gemm(f->threads, f->gemms, n);
     if (shared) silu_mul(f, f->mlp_gate, f->mlp_up, n_rows, w->mlp.gate.n_out);

@@ -54,6 +54,23 @@ struct weft_forward {
     weft_vocab_stat *stats;
 };
 
+/* y = x times w, for rows of x that lie side by side. */
+static inline weft_gemm weft_forward_product(const weft_forward *f,
+                                             const weft_matrix *w,
+                                             const float *x, float *y,
+                                             int32_t n_rows)
+{
+    return (weft_gemm){
+        .w = w,
+        .x = x,
+        .y = y,
+        .x_stride = w->n_in,
+        .y_stride = w->n_out,
+        .n_row = n_rows,
+        .round = f->round,
+    };
+}
+
 /* x (the normed rows) -> y: attention of one layer, caches written. */
 void weft_forward_attention(weft_forward *f, int32_t layer, int32_t n_rows);
 
