@@ -8,7 +8,6 @@ tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 mkdir -p "$tree/deploy" "$tree/bin" "$tree/build/release"
 cp deploy/try "$tree/deploy/try"
-sed -i 's/^load_seconds=.*/load_seconds=1/' "$tree/deploy/try"
 for name in deploy/setup bin/cmake build/release/weft; do
     printf '#!/bin/sh\n' >"$tree/$name"
     chmod +x "$tree/$name"
@@ -32,7 +31,8 @@ expect() {
 }
 
 # weft SERVE GENERATE: what the stand-in does for each command. A server that
-# stays is a process of its own name, so that one left behind is found.
+# stays is a process of its own name, so that one left behind is found. It is
+# ready only when a signal would be heeded, and ends after that process.
 weft() {
     cat >"$tree/build/release/weft" <<END
 #!/bin/bash
@@ -40,29 +40,33 @@ serve() { $1
 }
 generate() { $2
 }
+ready() {
+    echo "ready grpc=127.0.0.1:1 http=127.0.0.1:2"
+}
 stay() {
-    trap 'kill \$held; exit \$1' TERM
+    trap 'kill \$!; wait \$!; exit \$1' TERM
     exec -a $tree/weft-serve sleep 100 &
-    held=\$!
+    \$2
     wait
 }
 \$1
 END
 }
-ready='echo "ready grpc=127.0.0.1:1 http=127.0.0.1:2"'
 
-weft "$ready; stay 0" 'echo Once upon'
+weft 'stay 0 ready' 'echo Once upon'
 expect 'Once upon' 0
 expect 'grpc=127.0.0.1:1' 0
 weft 'echo no memory >&2; exit 4' 'echo Once'
 expect 'no memory' 1
 weft 'stay 0' 'echo Once'
+sed -i.whole 's/^load_seconds=.*/load_seconds=1/' "$tree/deploy/try"
 expect 'no ready line' 1
-weft "$ready; stay 0" 'echo "cannot reach" >&2; exit 5'
+mv "$tree/deploy/try.whole" "$tree/deploy/try"
+weft 'stay 0 ready' 'echo "cannot reach" >&2; exit 5'
 expect 'cannot reach' 5
-weft "$ready; stay 0" 'echo'
+weft 'stay 0 ready' 'echo'
 expect 'holds no text' 1
-weft "$ready; stay 1" 'echo Once'
+weft 'stay 1 ready' 'echo Once'
 expect 'ended with exit 1' 1
 printf '#!/bin/sh\necho broken header; exit 1\n' >"$tree/bin/cmake"
 expect 'broken header' 1
