@@ -11,6 +11,7 @@ struct weft_gauges {
     const weft_router *router;
     weft_engine *engine;
     _Atomic bool started;
+    uint64_t (*now_ns)(void);
 };
 
 /* -- what comes ----------------------------------------------------------- */
@@ -127,7 +128,7 @@ static bool step_hangs(const weft_gauges *g)
 {
     weft_engine_load load;
     weft_engine_get_load(g->engine, &load);
-    return weft_gauges_step_hangs(&load, weft_clock_now_ns());
+    return weft_gauges_step_hangs(&load, g->now_ns());
 }
 
 static int answer(weft_buf *body, const char *reason)
@@ -172,6 +173,7 @@ weft_status weft_gauges_create(weft_gauges **gauges_out, weft_err *err)
         weft_mem_free(g);
         return st;
     }
+    g->now_ns = weft_clock_now_ns;
     /* This process is the whole cluster, and no placement was ever agreed on.
      */
     weft_metrics_set(g->metrics, WEFT_EPOCH, 0);
@@ -194,6 +196,11 @@ void weft_gauges_set_sources(weft_gauges *gauges, const weft_router *router,
 {
     gauges->router = router;
     gauges->engine = engine;
+}
+
+void weft_gauges_set_clock(weft_gauges *gauges, uint64_t (*now_ns)(void))
+{
+    gauges->now_ns = now_ns;
 }
 
 void weft_gauges_set_started(weft_gauges *gauges)

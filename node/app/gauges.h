@@ -30,6 +30,10 @@ void weft_gauges_destroy(weft_gauges *gauges); /* NULL is fine */
 void weft_gauges_set_sources(weft_gauges *gauges, const weft_router *router,
                              weft_engine *engine);
 
+/* The clock that says whether a step hangs; it is weft_clock_now_ns unless a
+ * test has another. Before the HTTP server starts. */
+void weft_gauges_set_clock(weft_gauges *gauges, uint64_t (*now_ns)(void));
+
 /* Whether the engine hangs, by a snapshot of it: its loop turns several times a
  * second when it is idle, too, so what counts is the last turn alone. The
  * snapshot of a step that never ends may be an idle turn's, taken before it. */
