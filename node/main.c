@@ -1,4 +1,5 @@
 /* main.c - the program `weft`: parse the line, run the command. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,19 +15,19 @@ static int help(const weft_options *options)
 {
     if (options->n_words == 0) {
         weft_help_print(stdout);
-        return WEFT_EXIT_DONE;
+        return weft_output_end();
     }
     weft_err err = {0};
     if (weft_help_print_command(stdout, options->words[0], &err) != WEFT_OK)
         return weft_fail_with(WEFT_EXIT_USAGE, &err);
-    return WEFT_EXIT_DONE;
+    return weft_output_end();
 }
 
 static int version(const weft_options *options)
 {
     (void)options;
     weft_version_print(stdout);
-    return WEFT_EXIT_DONE;
+    return weft_output_end();
 }
 
 int main(int argc, char **argv)
@@ -42,6 +43,9 @@ int main(int argc, char **argv)
     };
     weft_options options = {0};
     weft_err err = {0};
+    /* A reader of our output that has left is a failed write, with an exit code
+     * that says so, not the death of the program. */
+    (void)signal(SIGPIPE, SIG_IGN);
     if (weft_options_parse(argc, argv, from_environment, NULL, &options,
                            &err) != WEFT_OK)
         return weft_fail_with(WEFT_EXIT_USAGE, &err);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "node/rpc/http/http.h"
@@ -54,6 +55,9 @@ static void open_server(void)
     ck_assert_msg(st == WEFT_OK, "%s", err.text);
 }
 
+/* The loopback address that a client dials from. */
+static uint32_t own_address = INADDR_LOOPBACK;
+
 static int dial(void)
 {
     const char *colon = strrchr(weft_http_server_address(server), ':');
@@ -63,11 +67,20 @@ static int dial(void)
         .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
     };
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const struct sockaddr_in own = {
+        .sin_family = AF_INET,
+        .sin_addr.s_addr = htonl(own_address),
+    };
     ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(
+        bind(fd, (const struct sockaddr *)(const void *)&own, sizeof own), 0);
     ck_assert_int_eq(
         connect(fd, (const struct sockaddr *)(const void *)&at, sizeof at), 0);
     return fd;
 }
+
+/* How long to wait for an answer; 0: until the server closes. */
+static time_t patience_s;
 
 /* What comes back until the server closes; *n_out bytes, NUL-terminated. */
 static char answer[65536];
@@ -75,6 +88,9 @@ static char answer[65536];
 static void ask_bytes(const char *bytes, size_t n)
 {
     const int fd = dial();
+    const struct timeval patience = {.tv_sec = patience_s};
+    ck_assert_int_eq(
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0);
     (void)send(fd, bytes, n, MSG_NOSIGNAL); /* it may close before the end */
     (void)shutdown(fd, SHUT_WR);
     size_t at = 0;
@@ -172,6 +188,21 @@ START_TEST(silent_connections_leave_room)
 }
 END_TEST
 
+/* One client that opens all it can does not keep a probe from elsewhere out. */
+START_TEST(one_client_leaves_room_for_others)
+{
+    enum { N = 200 };
+    int fds[N];
+    open_server();
+    for (int i = 0; i < N; i++) fds[i] = dial();
+    own_address = INADDR_LOOPBACK + 1;
+    patience_s = 5; /* before the silent ones are closed for being idle */
+    ck_assert_int_eq(ask("GET", "/healthz"), 200);
+    for (int i = 0; i < N; i++) (void)close(fds[i]);
+    weft_http_server_destroy(server);
+}
+END_TEST
+
 START_TEST(a_port_in_use_is_named)
 {
     weft_http_server *other = NULL;
@@ -197,6 +228,7 @@ int main(void)
         paths_and_methods,
         garbage_does_no_harm,
         silent_connections_leave_room,
+        one_client_leaves_room_for_others,
         a_port_in_use_is_named,
     };
     return WEFT_SUITE_RUN("http", tests);

@@ -9,6 +9,7 @@
 
 enum {
     CONNECTIONS_MAX = 128,
+    CONNECTIONS_PER_CLIENT_MAX = 64, /* by address */
     IDLE_SECONDS = 10,
     CONNECTION_BYTES = 16384, /* request line, headers and buffers */
 };
@@ -113,7 +114,8 @@ static weft_status start(weft_http_server *server, int fd, weft_err *err)
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG, 0, NULL, NULL,
         handle, server, MHD_OPTION_EXTERNAL_LOGGER, hush, NULL,
         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)CONNECTIONS_MAX, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+        (unsigned)CONNECTIONS_PER_CLIENT_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
         (unsigned)IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         (size_t)CONNECTION_BYTES, MHD_OPTION_STRICT_FOR_CLIENT, 1,
         MHD_OPTION_END);
