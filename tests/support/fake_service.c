@@ -13,7 +13,7 @@
 enum {
     TOP_MAX = 512,
     PROMPT_BYTES = 64,
-    WAIT_S = 20,
+    WAIT_S = 60,
 };
 
 struct job {
@@ -22,7 +22,7 @@ struct job {
     uint64_t id, due_ns, pause_ns;
     int32_t made, wanted;
     int32_t n_top; /* -1: no logprobs */
-    bool holds, cancelled;
+    bool holds, stays, cancelled;
     weft_buf text;
     int32_t *ids;
 };
@@ -113,6 +113,7 @@ static struct job *due_job(weft_fake_service *f, uint64_t now_ns,
     for (struct job *job = f->jobs; job != NULL; job = job->next) {
         if (job->cancelled) return job;
         if (job->holds && !f->let_go) continue;
+        if (job->stays && job->made == job->wanted) continue;
         if (job->due_ns <= now_ns) return job;
         if (job->due_ns < *next_ns_out) *next_ns_out = job->due_ns;
     }
@@ -202,6 +203,7 @@ static void generate(void *arg, weft_call *call,
     job->call = call;
     job->id = weft_call_id(call);
     job->holds = is_text && is(request->text, "hold");
+    job->stays = is_text && is(request->text, "stay");
     job->wanted = p->max_tokens.set ? (int32_t)p->max_tokens.value : 16;
     if (job->holds) job->wanted = 1;
     job->n_top = p->logprobs.set ? (int32_t)p->logprobs.value : -1;

@@ -5,7 +5,7 @@
  * i, with the text "i "; priority milliseconds between two tokens; logprobs top
  * entries. Texts have effects of their own: "fail" is UNAVAILABLE with a retry
  * hint of 1500 ms, "internal" is INTERNAL, "hold" makes no token until it is
- * let go.
+ * let go, "stay" makes its tokens and then does not end until it is cancelled.
  *
  * Threads: any, for what is below.
  */
@@ -39,7 +39,7 @@ weft_fake_service *weft_fake_create(void); /* aborts if it cannot */
 void weft_fake_destroy(weft_fake_service *fake);
 
 weft_fake_counts weft_fake_read(weft_fake_service *fake);
-/* Wait until `good` says so of the counts; false: 20 seconds have passed. */
+/* Wait until `good` says so of the counts; false: 60 seconds have passed. */
 bool weft_fake_wait(weft_fake_service *fake,
                     bool (*good)(const weft_fake_counts *counts, int value),
                     int value);
