@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "node/app/commands.h"
@@ -300,6 +301,30 @@ static weft_status open_model(serve *s, weft_err *err)
     return st;
 }
 
+/* Each connection is a descriptor, and so is each file of a sharded checkpoint:
+ * the soft limit, meant for programs that use select, is raised to the hard
+ * one. Below the minimum the gRPC library aborts. */
+static weft_status raise_descriptors(serve *s, weft_err *err)
+{
+    enum { DESCRIPTORS_MIN = 32, DESCRIPTORS_WANTED = 65536 };
+    struct rlimit limit;
+    (void)s;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return WEFT_OK;
+    if (limit.rlim_max < DESCRIPTORS_MIN)
+        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
+                         "file descriptors: at least %d are needed, the limit "
+                         "(ulimit -n) is %llu",
+                         DESCRIPTORS_MIN, (unsigned long long)limit.rlim_max);
+    const rlim_t wanted = limit.rlim_max < DESCRIPTORS_WANTED
+                              ? limit.rlim_max
+                              : DESCRIPTORS_WANTED;
+    if (limit.rlim_cur < wanted) limit.rlim_cur = wanted;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        weft_log(WEFT_LOG_WARN, "serve", "descriptors", "limit %llu",
+                 (unsigned long long)limit.rlim_cur);
+    return WEFT_OK;
+}
+
 static weft_status check_ports(serve *s, weft_err *err)
 {
     WEFT_TRY(check_port("--listen", &s->options->listen, err));
@@ -321,10 +346,11 @@ static weft_status start(serve *s, weft_doing *doing_out, weft_err *err)
         weft_status (*run)(serve *s, weft_err *err);
         weft_doing doing;
     } steps[] = {
-        {open_model, WEFT_DOING_LOAD},    {resolve_options, WEFT_DOING_START},
-        {check_ports, WEFT_DOING_START},  {plan_memory, WEFT_DOING_START},
-        {load_weights, WEFT_DOING_LOAD},  {close_files, WEFT_DOING_START},
-        {create_parts, WEFT_DOING_START}, {start_servers, WEFT_DOING_START},
+        {raise_descriptors, WEFT_DOING_START}, {open_model, WEFT_DOING_LOAD},
+        {resolve_options, WEFT_DOING_START},   {check_ports, WEFT_DOING_START},
+        {plan_memory, WEFT_DOING_START},       {load_weights, WEFT_DOING_LOAD},
+        {close_files, WEFT_DOING_START},       {create_parts, WEFT_DOING_START},
+        {start_servers, WEFT_DOING_START},
     };
     take_name(s);
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
