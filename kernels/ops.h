@@ -236,9 +236,14 @@ enum { WEFT_ROUTE_EXPERTS_MAX = 4096 };
 
 /* Which experts a token goes to, and with what weight (model-spec 2.6).
  * logits [n_row, n_expert]; bias [n_expert] or NULL (it chooses, it does not
- * weigh). Ties go to the lowest index, for groups too. Experts come in order of
- * falling choice score: that is the slot order. Sums over the chosen experts
- * are reductions along a row. */
+ * weigh). Score s: sigmoid(logit), or exp(logit - max) over its sum; choice
+ * score: s + bias. The topk_group groups of the best group score stay open (a
+ * group of one expert: its choice score), and of their experts the top_k of the
+ * best choice score are taken. Ties go to the lowest index, for groups too.
+ * Experts come in order of falling choice score: that is the slot order. Weight
+ * w = s; norm_topk: w / (sum w + 1e-20); then dynamic_rsf:
+ * w / (sqrt(sum w^2) + 1e-20); then w * scale. Sums, over all or the chosen
+ * experts, are reductions along a row. */
 typedef struct weft_route {
     const float *logits;
     const float *bias;

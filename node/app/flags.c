@@ -19,9 +19,10 @@ const weft_command_row weft_command_rows[WEFT_COMMANDS] = {
                             .needed = NEEDS(MODEL)},
     [WEFT_COMMAND_GENERATE] = {.name = "generate",
                                .usage = "[--flag value]... [PROMPT...]",
-                               .help = "client: streams text to stdout, usage "
-                                       "and timing to stderr; the prompt is "
-                                       "read from stdin if there is none",
+                               .help =
+                                   "client: streams text to stdout, usage "
+                                   "and timing to stderr; without a prompt, "
+                                   "stdin is read, its last newline included",
                                .words = true},
     [WEFT_COMMAND_EVAL] = {.name = "eval",
                            .usage = "--model DIR --ids FILE|--text FILE "
@@ -77,7 +78,7 @@ const weft_flag_row weft_flag_rows[WEFT_FLAGS] = {
                               .offset = AT(model_name),
                               .value = "NAME",
                               .shown = "the folder's name",
-                              .help = "name that GetModel and /v1/models tell"},
+                              .help = "name that GetModel tells"},
     [WEFT_FLAG_LISTEN] = {.name = "listen",
                           .commands = ON(SERVE),
                           .kind = WEFT_KIND_ADDRESS,
@@ -122,15 +123,18 @@ const weft_flag_row weft_flag_rows[WEFT_FLAGS] = {
                                .max = INT32_MAX,
                                .help = "prefill the first N tokens, the rest "
                                        "one by one"},
-    [WEFT_FLAG_KV_BYTES] = {.name = "kv-bytes",
-                            .commands = ENGINE | ON(CHECK),
-                            .kind = WEFT_KIND_SIZE,
-                            .offset = AT(kv_bytes),
-                            .value = "SIZE",
-                            .shown = "free memory less a reserve",
-                            .min = 1,
-                            .max = INT64_MAX,
-                            .help = "budget of the KV pools"},
+    [WEFT_FLAG_KV_BYTES] =
+        {.name = "kv-bytes",
+         .commands = ENGINE | ON(CHECK),
+         .kind = WEFT_KIND_SIZE,
+         .offset = AT(kv_bytes),
+         .value = "SIZE",
+         .shown =
+             "what full contexts need, at most what is free less a reserve",
+         .min = 1,
+         .max = INT64_MAX,
+         .help = "budget of the KV pools: bytes, or with K, M, G or T in "
+                 "powers of 1024"},
     [WEFT_FLAG_PAGE_TOKENS] = {.name = "page-tokens",
                                .commands = ENGINE | ON(CHECK),
                                .kind = WEFT_KIND_COUNT,
@@ -148,7 +152,7 @@ const weft_flag_row weft_flag_rows[WEFT_FLAGS] = {
                                 .preset = "512",
                                 .min = 1,
                                 .max = 65536,
-                                .help = "tokens computed in one step"},
+                                .help = "prompt tokens computed in one step"},
     [WEFT_FLAG_MAX_SEQS] = {.name = "max-seqs",
                             .commands = ON(SERVE),
                             .kind = WEFT_KIND_COUNT,
@@ -184,15 +188,16 @@ const weft_flag_row weft_flag_rows[WEFT_FLAGS] = {
                            .min = 1,
                            .max = 1024,
                            .help = "threads that compute"},
-    [WEFT_FLAG_PROFILE] = {.name = "profile",
-                           .commands = ENGINE,
-                           .kind = WEFT_KIND_CHOICE,
-                           .offset = AT(profile_name),
-                           .value = "NAME",
-                           .preset = "bf16",
-                           .choices = "bf16|exact",
-                           .help = "numeric profile: KV and activations in "
-                                   "bf16, or everything in fp32"},
+    [WEFT_FLAG_PROFILE] =
+        {.name = "profile",
+         .commands = ENGINE,
+         .kind = WEFT_KIND_CHOICE,
+         .offset = AT(profile_name),
+         .value = "NAME",
+         .preset = "bf16",
+         .choices = "bf16|exact",
+         .help =
+             "numeric profile: the KV cache in bf16, or everything in fp32"},
     [WEFT_FLAG_CPU_PATH] = {.name = "cpu-path",
                             .commands = ENGINE,
                             .kind = WEFT_KIND_CHOICE,
@@ -265,7 +270,7 @@ const weft_flag_row weft_flag_rows[WEFT_FLAGS] = {
                               .kind = WEFT_KIND_COUNT,
                               .offset = AT(max_tokens),
                               .value = "N",
-                              .shown = "the server's",
+                              .shown = "what the context leaves, at most 4096",
                               .max = INT32_MAX,
                               .help = "tokens to generate at most"},
     [WEFT_FLAG_TEMPERATURE] = {.name = "temperature",
@@ -302,7 +307,7 @@ const weft_flag_row weft_flag_rows[WEFT_FLAGS] = {
                         .kind = WEFT_KIND_U64,
                         .offset = AT(seed),
                         .value = "N",
-                        .shown = "from the request's id",
+                        .shown = "another each time",
                         .help = "seed of sampling"},
     [WEFT_FLAG_STOP] = {.name = "stop",
                         .commands = ON(GENERATE),

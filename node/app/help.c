@@ -16,7 +16,8 @@ void weft_help_print(FILE *out)
     (void)fprintf(
         out,
         "\nweft help COMMAND lists the flags of one. Every flag can also be "
-        "set as\nWEFT_FLAG_NAME in the environment; the command line wins.\n"
+        "set as\nWEFT_FLAG_NAME in the environment, a switch as true or false; "
+        "the command\nline wins.\n"
         "Exit codes: 0 done, 1 internal error, 2 usage, 3 checkpoint refused,\n"
         "4 resource missing, 5 cannot be reached, 6 the server answered with "
         "an error.\n");

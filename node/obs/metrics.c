@@ -152,7 +152,8 @@ static weft_status print_counters(const weft_metrics *m, weft_buf *out,
                               "Requests whose pages were taken, to be computed "
                               "again."},
         [WEFT_EXPERT_ROWS] = {"weft_expert_rows_total", "",
-                              "Rows computed by routed experts."},
+                              "Rows computed by expert shards; 0 where the "
+                              "experts are in this process."},
     };
     for (int i = 0; i < WEFT_N_COUNTERS; i++) {
         if (table[i].help != NULL)
@@ -194,8 +195,11 @@ static weft_status print_kv(const weft_metrics *m, weft_buf *out, weft_err *err)
 {
     static const char *const kinds[] = {"full", "window", "index"};
     static const char *const states[] = {"used", "cached", "free"};
-    WEFT_TRY(head(out, "weft_kv_bytes", "gauge",
-                  "KV memory by kind of row and state.", err));
+    WEFT_TRY(
+        head(out, "weft_kv_bytes", "gauge",
+             "KV memory by kind of row and state. Kinds share one arena: free "
+             "is what full or window rows could each take of all that is free.",
+             err));
     for (int kind = 0; kind < WEFT_N_KV_KINDS; kind++)
         for (int state = 0; state < WEFT_N_KV_STATES; state++)
             WEFT_TRY(weft_buf_printf(

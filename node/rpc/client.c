@@ -97,7 +97,9 @@ weft_status weft_client_create(const char *address, uint64_t timeout_ns,
     c->channel = open_channel(name);
     if (!wait_ready(c, timeout_ns)) {
         weft_client_destroy(c);
-        return WEFT_FAIL(err, WEFT_UNAVAILABLE, "cannot connect to %s", name);
+        return WEFT_FAIL(err, WEFT_UNAVAILABLE,
+                         "cannot connect to %s: no gRPC server answers there",
+                         name);
     }
     *client_out = c;
     return WEFT_OK;
