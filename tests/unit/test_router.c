@@ -15,123 +15,11 @@
 #include "node/base/ring.h"
 #include "router/router.h"
 #include "tests/support/suite.h"
+#include "tests/support/thread_lead.h"
 
-enum { SEQS = 4, QUEUE = 12, VOCAB = 256, IDS_MAX = 64, HELD_MAX = 64 };
+enum { SEQS = 4, QUEUE = 12, VOCAB = 256, IDS_MAX = 64 };
 
 static const uint64_t DEADLINE_NS = 120000000000U;
-
-/* -- a lead on a thread of its own ---------------------------------------- */
-
-typedef struct held_job {
-    const weft_job *job; /* NULL: free */
-    int32_t at;          /* the next position */
-    bool cancelled;
-} held_job;
-
-static struct {
-    weft_ring *submits, *cancels; /* const weft_job *, uint64_t */
-    weft_router *router;
-    pthread_t thread;
-    atomic_bool stopping, paused;
-    held_job held[HELD_MAX];
-    uint64_t n_rounds;
-    atomic_int n_preempted, n_cancels, n_refused;
-} lead;
-
-static weft_status lead_submit(void *arg, const weft_job *job)
-{
-    (void)arg;
-    if (weft_ring_push(lead.submits, &job)) return WEFT_OK;
-    atomic_fetch_add(&lead.n_refused, 1);
-    return WEFT_RESOURCE_EXHAUSTED;
-}
-
-static weft_status lead_cancel(void *arg, uint64_t handle)
-{
-    (void)arg;
-    if (!weft_ring_push(lead.cancels, &handle)) return WEFT_RESOURCE_EXHAUSTED;
-    weft_ring_wake(lead.submits);
-    return WEFT_OK;
-}
-
-static int32_t token_at(const weft_job *job, int32_t position)
-{
-    return (int32_t)((job->sampling.seed * 131 + (uint64_t)position * 17) % 90 +
-                     5);
-}
-
-static void tell(const weft_event *event)
-{
-    while (!weft_router_take_event(lead.router, event))
-        if (atomic_load(&lead.stopping)) return;
-}
-
-/* One token, or the end, for one job. */
-static void advance(held_job *held)
-{
-    const weft_job *const job = held->job;
-    weft_event event = {.handle = job->handle};
-    lead.n_rounds++;
-    if (held->cancelled) {
-        event.kind = WEFT_EVENT_END;
-        event.finish = WEFT_FINISH_FAILED;
-        event.status = WEFT_CANCELLED;
-    } else if (lead.n_rounds % 23 == 0) {
-        atomic_fetch_add(&lead.n_preempted, 1);
-        event.kind = WEFT_EVENT_END;
-        event.finish = WEFT_FINISH_PREEMPTED;
-    } else {
-        event.kind = WEFT_EVENT_TOKEN;
-        event.token = token_at(job, held->at++);
-        if (held->at - job->n_prompt == job->max_tokens)
-            event.finish = WEFT_FINISH_LENGTH;
-    }
-    /* Not to be read once the last event is told. */
-    if (event.finish != WEFT_FINISH_NONE) held->job = NULL;
-    tell(&event);
-}
-
-static bool take_in(void)
-{
-    const weft_job *job = NULL;
-    uint64_t handle = 0;
-    bool any = false;
-    while (weft_ring_pop(lead.submits, &job)) {
-        int32_t i = 0;
-        while (i < HELD_MAX && lead.held[i].job != NULL) i++;
-        ck_assert_int_lt(i, HELD_MAX);
-        lead.held[i] = (held_job){.job = job, .at = job->n_tokens};
-        for (int32_t p = job->n_prompt; p < job->n_tokens; p++)
-            ck_assert_int_eq(job->tokens[p], token_at(job, p));
-        tell(&(weft_event){.handle = job->handle, .kind = WEFT_EVENT_STARTED});
-        any = true;
-    }
-    while (weft_ring_pop(lead.cancels, &handle)) {
-        atomic_fetch_add(&lead.n_cancels, 1);
-        for (int32_t i = 0; i < HELD_MAX; i++)
-            if (lead.held[i].job != NULL && lead.held[i].job->handle == handle)
-                lead.held[i].cancelled = true;
-        any = true;
-    }
-    return any;
-}
-
-static void *lead_run(void *arg)
-{
-    (void)arg;
-    while (!atomic_load(&lead.stopping)) {
-        bool any = take_in();
-        for (int32_t i = 0; i < HELD_MAX; i++) {
-            held_job *const held = &lead.held[i];
-            if (held->job == NULL) continue;
-            if (atomic_load(&lead.paused) && !held->cancelled) continue;
-            advance(held);
-            any = true;
-        }
-        if (!any) weft_ring_wait(lead.submits, UINT64_MAX);
-    }
-    return NULL;
-}
 
 /* -- clients -------------------------------------------------------------- */
 
@@ -220,7 +108,7 @@ static void check_ids(const client *c, int32_t n)
     const weft_job job = {.sampling = {.seed = c->seed}};
     ck_assert_int_eq(c->n_ids, n);
     for (int32_t i = 0; i < n; i++)
-        ck_assert_int_eq(c->ids[i], token_at(&job, 3 + i));
+        ck_assert_int_eq(c->ids[i], thread_lead_token(&job, 3 + i));
 }
 
 /* -- a router and its lead ------------------------------------------------ */
@@ -252,11 +140,13 @@ static weft_router *begin(int64_t memory_bytes)
     weft_err err = {0};
     ck_assert_msg(weft_router_create(&options, &lead.router, &err) == WEFT_OK,
                   "%s", err.text);
-    ck_assert_int_eq(
-        weft_router_start(lead.router,
-                          (weft_lead){lead_submit, lead_cancel, NULL}, NULL),
-        WEFT_OK);
-    ck_assert_int_eq(pthread_create(&lead.thread, NULL, lead_run, NULL), 0);
+    ck_assert_int_eq(weft_router_start(lead.router,
+                                       (weft_lead){thread_lead_submit,
+                                                   thread_lead_cancel, NULL},
+                                       NULL),
+                     WEFT_OK);
+    ck_assert_int_eq(pthread_create(&lead.thread, NULL, thread_lead_run, NULL),
+                     0);
     return lead.router;
 }
 
