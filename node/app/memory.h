@@ -39,8 +39,9 @@ typedef struct weft_memory_plan {
 
 /* kv_bytes 0: what is left after all of the above, never more than what
  * max_seqs sequences of max_context could use. RESOURCE_EXHAUSTED: the given
- * budget, or the rest without one, does not fit; the text gives needed and
- * available bytes, and names kv-bytes if that is what is too large. */
+ * budget, or the rest without one, does not fit, or holds less than a slab of
+ * each kind; the text gives needed and available bytes, and names kv-bytes if
+ * that is what is too large or too small. */
 WEFT_MUST_CHECK weft_status weft_memory_plan_make(
     const weft_model_config *config, const weft_engine_options *options,
     int64_t kv_bytes, int64_t weights_bytes, weft_memory_plan *plan_out,

@@ -95,6 +95,14 @@ static void tell_pool(const serve *s)
              layout->slab_pages[WEFT_FULL], layout->slab_pages[WEFT_WINDOW],
              layout->page_bytes[WEFT_FULL], layout->page_bytes[WEFT_WINDOW],
              layout->page_tokens, 100.0 * layout->waste);
+    const weft_engine_options *const o = &s->engine_options;
+    const int64_t one = weft_kv_bytes_for(&s->opened.config, layout,
+                                          o->max_context, o->chunk_tokens);
+    if (one > load.kv.total_bytes)
+        weft_log(WEFT_LOG_WARN, "serve", "kv_pool_small",
+                 "max_context %d needs_bytes %" PRId64 " total_bytes %" PRId64
+                 " longer_requests \"are refused\"",
+                 o->max_context, one, load.kv.total_bytes);
 }
 
 /* A line that is written over, for whoever watches a terminal; whoever writes

@@ -103,6 +103,19 @@ START_TEST(a_given_budget_leaves_the_reserve)
 }
 END_TEST
 
+START_TEST(a_budget_below_one_slab_is_refused)
+{
+    weft_memory_plan p = {0};
+    weft_err err = {0};
+    /* One page of 64 rows of 48 floats. */
+    const int64_t slab = INT64_C(64) * 48 * 4;
+    ck_assert_int_eq(plan(1024 * MIB, slab, MIB, &p, &err), WEFT_OK);
+    ck_assert_int_eq(plan(1024 * MIB, slab - 1, MIB, &p, &err),
+                     WEFT_RESOURCE_EXHAUSTED);
+    ck_assert_ptr_nonnull(strstr(err.text, "kv-bytes"));
+}
+END_TEST
+
 START_TEST(weights_that_do_not_fit_are_refused)
 {
     weft_memory_plan p = {.kv_bytes = -7};
@@ -121,6 +134,7 @@ int main(void)
         reserve_has_a_floor_and_a_share,
         the_rest_is_the_budget_as_far_as_it_is_of_use,
         a_given_budget_leaves_the_reserve,
+        a_budget_below_one_slab_is_refused,
         weights_that_do_not_fit_are_refused,
     };
     return WEFT_SUITE_RUN("app/memory", tests);
