@@ -88,11 +88,15 @@ weft_status weft_memory_plan_within(const weft_model_config *config,
         .available_bytes = available_bytes,
         .weights_bytes = weights_bytes,
         .overhead_bytes = weft_engine_overhead_bytes(config, options),
-        .requests_bytes = WEFT_REQUEST_BYTES_MAX,
+        .requests_bytes = available_bytes / 16,
         .reserve_bytes = available_bytes / 16,
         .kv_given = kv_bytes > 0,
     };
     if (p.reserve_bytes < 256 * MIB) p.reserve_bytes = 256 * MIB;
+    if (p.requests_bytes < WEFT_REQUESTS_BYTES_MIN)
+        p.requests_bytes = WEFT_REQUESTS_BYTES_MIN;
+    if (p.requests_bytes > WEFT_REQUESTS_BYTES_MAX)
+        p.requests_bytes = WEFT_REQUESTS_BYTES_MAX;
     const int64_t need =
         p.weights_bytes + p.overhead_bytes + p.requests_bytes + p.reserve_bytes;
     if (need > available_bytes)

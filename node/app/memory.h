@@ -21,15 +21,18 @@ WEFT_MUST_CHECK weft_status weft_memory_useful_kv(
     int64_t *bytes_out, weft_err *err);
 
 /* All that live requests hold together, journal and decoded messages: the
- * router refuses what would go beyond. */
-#define WEFT_REQUEST_BYTES_MAX (INT64_C(256) << 20)
+ * router refuses what would go beyond. 1/16 of what is available, within these:
+ * a request is charged the longest text it may become, so a full queue of long
+ * answers needs room. */
+#define WEFT_REQUESTS_BYTES_MIN (INT64_C(256) << 20)
+#define WEFT_REQUESTS_BYTES_MAX (INT64_C(1024) << 20)
 
 /* What a start takes and where the KV budget comes from. */
 typedef struct weft_memory_plan {
     int64_t available_bytes;
     int64_t weights_bytes;  /* resident, staging not counted */
     int64_t overhead_bytes; /* step buffers, tables, stacks */
-    int64_t requests_bytes; /* WEFT_REQUEST_BYTES_MAX */
+    int64_t requests_bytes; /* live requests, at most */
     /* Left to the rest of the machine, and to messages that are arriving: 1/16
      * of what is available and at least 256 MiB. */
     int64_t reserve_bytes;

@@ -214,7 +214,7 @@ static weft_status create_router(serve *s, weft_err *err)
         .max_queue = s->options->max_queue,
         .limits = admit_limits(s),
         .tokenizer = s->opened.tokenizer,
-        .memory_bytes_max = WEFT_REQUEST_BYTES_MAX,
+        .memory_bytes_max = s->memory.requests_bytes,
         .watch = weft_gauges_watch(s->gauges),
         .start_id = weft_hash_mix(weft_clock_now_ns() ^ pid << 48),
         .is_wanted = weft_service_is_wanted,

@@ -66,9 +66,14 @@ START_TEST(reserve_has_a_floor_and_a_share)
     weft_err err = {0};
     ck_assert_int_eq(plan(1024 * MIB, 0, MIB, &p, &err), WEFT_OK);
     ck_assert_int_eq(p.reserve_bytes, 256 * MIB);
+    ck_assert_int_eq(p.requests_bytes, 256 * MIB);
     ck_assert_int_eq(plan(16384 * MIB, 0, MIB, &p, &err), WEFT_OK);
     ck_assert_int_eq(p.reserve_bytes, 1024 * MIB);
-    ck_assert_int_eq(p.requests_bytes, WEFT_REQUEST_BYTES_MAX);
+    ck_assert_int_eq(p.requests_bytes, 1024 * MIB);
+    ck_assert_int_eq(plan(8192 * MIB, 0, MIB, &p, &err), WEFT_OK);
+    ck_assert_int_eq(p.requests_bytes, 512 * MIB);
+    ck_assert_int_eq(plan(65536 * MIB, 0, MIB, &p, &err), WEFT_OK);
+    ck_assert_int_eq(p.requests_bytes, 1024 * MIB);
 }
 END_TEST
 
