@@ -148,6 +148,7 @@ static void work(weft_fake_service *f, struct job *job, uint64_t now_ns)
     lock(f);
     f->counts.live--;
     if (!cancelled) f->counts.completed++;
+    WEFT_ASSERT(pthread_cond_broadcast(&f->changed) == 0);
 }
 
 static void *run(void *arg)
