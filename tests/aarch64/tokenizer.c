@@ -66,3 +66,9 @@ size_t weft_tokenizer_tokens_at_least(const weft_tokenizer *tokenizer, size_t n)
     (void)tokenizer;
     return n;
 }
+
+size_t weft_tokenizer_longest_text_bytes(const weft_tokenizer *tokenizer)
+{
+    (void)tokenizer;
+    return 3; /* U+FFFD in the place of a byte that is no character */
+}
