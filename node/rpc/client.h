@@ -20,7 +20,7 @@
 
 typedef struct weft_client weft_client;
 
-/* Connect, and wait for that until timeout_ns from now.
+/* Connect, in two attempts, and wait for that until timeout_ns from now.
  * INVALID_ARGUMENT: `address` is no HOST:PORT. UNAVAILABLE: nobody answers
  * there; the text names it. */
 WEFT_MUST_CHECK weft_status weft_client_create(const char *address,

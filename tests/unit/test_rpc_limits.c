@@ -350,6 +350,41 @@ START_TEST(nobody_at_the_address_is_unavailable)
 }
 END_TEST
 
+/* Take connections and end each at once, until the socket is shut down. */
+static void *hang_up(void *arg)
+{
+    static int taken;
+    for (;;) {
+        const int fd = accept(*(const int *)arg, NULL, NULL);
+        if (fd < 0) return &taken;
+        taken++;
+        (void)close(fd);
+    }
+}
+
+START_TEST(a_connection_that_fails_is_tried_again_once)
+{
+    weft_address address;
+    int fd = -1;
+    pthread_t thread;
+    void *taken = NULL;
+    char name[WEFT_ADDRESS_BYTES];
+    weft_client *client = NULL;
+    ck_assert_int_eq(weft_address_parse("127.0.0.1:0", &address, NULL),
+                     WEFT_OK);
+    ck_assert_int_eq(weft_address_listen(&address, &fd, &address.port, NULL),
+                     WEFT_OK);
+    weft_address_print(&address, name);
+    ck_assert_int_eq(pthread_create(&thread, NULL, hang_up, &fd), 0);
+    ck_assert_int_eq(weft_client_create(name, SECONDS(20), &client, NULL),
+                     WEFT_UNAVAILABLE);
+    (void)shutdown(fd, SHUT_RDWR);
+    ck_assert_int_eq(pthread_join(thread, &taken), 0);
+    (void)close(fd);
+    ck_assert_int_eq(*(const int *)taken, 2);
+}
+END_TEST
+
 START_TEST(model_and_load_are_asked)
 {
     node = serve(weft_rpc_options_default());
@@ -460,6 +495,7 @@ int main(void)
         draining_still_answers,
         a_port_in_use_is_named,
         nobody_at_the_address_is_unavailable,
+        a_connection_that_fails_is_tried_again_once,
         model_and_load_are_asked,
     };
     return WEFT_SUITE_RUN("rpc_limits", tests);
