@@ -52,7 +52,7 @@ START_TEST(cancel_reaches_the_service_once)
 {
     node = serve(weft_rpc_options_default());
     weft_client *client = serve_client(&node);
-    const weft_generate_request request = request_of("x", 1000000);
+    const weft_generate_request request = request_of("stay", 20);
     struct seen seen = {.n_top = -1, .stop_at = 3};
     ck_assert_int_eq(weft_client_generate(client, &request, UINT64_MAX,
                                           on_response, &seen, NULL),
