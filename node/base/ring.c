@@ -64,8 +64,13 @@ void weft_ring_destroy(weft_ring *ring)
     weft_mem_free(ring);
 }
 
+/* The item is stored before `waiting` is read, and the popper stores `waiting`
+ * before it looks for items: one of them sees the other. The fences say so once
+ * more, for machines (an emulator of aarch64 is one) that let a load pass an
+ * earlier store though both are sequentially consistent. */
 static void notify(weft_ring *ring)
 {
+    atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load(&ring->waiting) == 0) return;
     if (atomic_exchange(&ring->waiting, 0) == 0) return; /* another did */
     atomic_fetch_add(&ring->signal, 1);
@@ -115,6 +120,7 @@ void weft_ring_wait(weft_ring *ring, uint64_t deadline_ns)
     for (;;) {
         const uint32_t signal = atomic_load(&ring->signal);
         atomic_store(&ring->waiting, 1);
+        atomic_thread_fence(memory_order_seq_cst);
         if (has_item(ring) || atomic_exchange(&ring->woken, 0) != 0) break;
         if (deadline_ns != UINT64_MAX && weft_clock_now_ns() >= deadline_ns)
             break;

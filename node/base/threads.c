@@ -139,6 +139,7 @@ static void wait_for_done(weft_threads *pool, uint32_t n_units)
     } while (weft_clock_now_ns() - start_ns < pool->owner_spin_ns);
 
     atomic_store(&pool->owner_sleeps, 1);
+    atomic_thread_fence(memory_order_seq_cst); /* as in ring.c */
     for (;;) {
         const uint32_t done = atomic_load(&pool->done);
         if (done == n_units) break;
