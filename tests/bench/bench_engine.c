@@ -234,6 +234,9 @@ static void run_jobs(bench *b, int32_t batch, int32_t n_prompt, int32_t n_new,
 {
     static weft_job jobs[BATCH_MAX];
     int32_t *ids[BATCH_MAX];
+    weft_engine_load load;
+    weft_engine_get_load(b->engine, &load);
+    const uint64_t steps_before = load.n_steps;
     b->n_steps = 0;
     for (int32_t j = 0; j < batch; j++) {
         ids[j] = weft_mem_new((size_t)n_prompt, sizeof *ids[j]);
