@@ -270,10 +270,10 @@ static void run_jobs(bench *b, int32_t batch, int32_t n_prompt, int32_t n_new,
             left--;
         }
     }
-    /* The last event comes from inside a step: wait until it has been kept. */
-    weft_engine_load load;
+    /* The last event comes from inside a step: wait until that has been kept.
+     * Idle alone may be what was told before the first step. */
     do weft_engine_get_load(b->engine, &load);
-    while (!load.idle);
+    while (!load.idle || load.n_steps == steps_before);
     for (int32_t j = 0; j < batch; j++) weft_mem_free(ids[j]);
 }
 
