@@ -30,7 +30,7 @@ void *synth_new(size_t n, size_t item_bytes)
 
 void synth_folder_make(char path_out[64])
 {
-    (void)snprintf(path_out, 64, "/tmp/weft-test-XXXXXX");
+    (void)snprintf(path_out, 64, "%s/weft-test-XXXXXX", P_tmpdir);
     if (mkdtemp(path_out) == NULL) synth_die(path_out, "cannot be made");
 }
 
