@@ -171,6 +171,11 @@ int srunner_ntests_failed(SRunner *runner)
     return runner->n_failure + runner->n_error;
 }
 
+int srunner_ntests_run(SRunner *runner)
+{
+    return runner->n_run;
+}
+
 void srunner_free(SRunner *runner)
 {
     (void)runner;

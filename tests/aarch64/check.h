@@ -49,6 +49,7 @@ void tcase_add_loop_test(TCase *group, const TTest *test, int first, int end);
 SRunner *srunner_create(Suite *suite);
 void srunner_run_all(SRunner *runner, enum print_output how);
 int srunner_ntests_failed(SRunner *runner);
+int srunner_ntests_run(SRunner *runner);
 void srunner_free(SRunner *runner);
 
 /* Ends the test as failed; from any thread of it. */

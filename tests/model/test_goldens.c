@@ -296,22 +296,18 @@ START_TEST(twins_are_equal_bit_for_bit)
 }
 END_TEST
 
+static void add_tests(TCase *tests)
+{
+    tcase_set_timeout(tests, 300.0);
+    tcase_add_loop_test(tests, prefill_at_once, 0, N_CASES);
+    tcase_add_loop_test(tests, token_by_token, 0, N_CASES);
+    tcase_add_loop_test(tests, chunks_of_three_pages_of_four, 0, N_CASES);
+    tcase_add_loop_test(tests, greedy, 0, N_CASES);
+    tcase_add_loop_test(tests, layer_by_layer, 0, N_CASES);
+    tcase_add_loop_test(tests, twins_are_equal_bit_for_bit, 0, N_TWINS);
+}
+
 int main(void)
 {
-    TCase *const t = tcase_create("goldens");
-    tcase_set_timeout(t, 300.0);
-    tcase_add_loop_test(t, prefill_at_once, 0, N_CASES);
-    tcase_add_loop_test(t, token_by_token, 0, N_CASES);
-    tcase_add_loop_test(t, chunks_of_three_pages_of_four, 0, N_CASES);
-    tcase_add_loop_test(t, greedy, 0, N_CASES);
-    tcase_add_loop_test(t, layer_by_layer, 0, N_CASES);
-    tcase_add_loop_test(t, twins_are_equal_bit_for_bit, 0, N_TWINS);
-    Suite *const suite = suite_create("goldens");
-    suite_add_tcase(suite, t);
-    SRunner *const runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    const int run = srunner_ntests_run(runner);
-    srunner_free(runner);
-    return failed == 0 && run > 0 ? 0 : 1;
+    return weft_suite_run_added("goldens", add_tests);
 }

@@ -244,22 +244,18 @@ START_TEST(deadlines_end_running_and_waiting_jobs)
 }
 END_TEST
 
+static void add_tests(TCase *tests)
+{
+    tcase_set_timeout(tests, 500.0);
+    tcase_add_loop_test(tests, one_sequence_in_every_way, 0, 2);
+    tcase_add_loop_test(tests, every_cpu_path, 0, 2);
+    tcase_add_loop_test(tests, among_fifteen_others, 0, 2);
+    tcase_add_loop_test(tests, small_pools_preempt, 0, 2);
+    tcase_add_test(tests, cancelled_jobs_leave_others_alone);
+    tcase_add_test(tests, deadlines_end_running_and_waiting_jobs);
+}
+
 int main(void)
 {
-    TCase *const t = tcase_create("invariance");
-    tcase_set_timeout(t, 500.0);
-    tcase_add_loop_test(t, one_sequence_in_every_way, 0, 2);
-    tcase_add_loop_test(t, every_cpu_path, 0, 2);
-    tcase_add_loop_test(t, among_fifteen_others, 0, 2);
-    tcase_add_loop_test(t, small_pools_preempt, 0, 2);
-    tcase_add_test(t, cancelled_jobs_leave_others_alone);
-    tcase_add_test(t, deadlines_end_running_and_waiting_jobs);
-    Suite *const suite = suite_create("invariance");
-    suite_add_tcase(suite, t);
-    SRunner *const runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    const int run = srunner_ntests_run(runner);
-    srunner_free(runner);
-    return failed == 0 && run > 0 ? 0 : 1;
+    return weft_suite_run_added("invariance", add_tests);
 }

@@ -9,6 +9,7 @@
 #include "node/base/mem.h"
 #include "tests/support/crowd.h"
 #include "tests/support/spec.h"
+#include "tests/support/suite.h"
 
 enum { N = SPEC_TOKENS, VOCAB = SPEC_VOCAB, TOP_K = 3, INDEX_K = 7 };
 
@@ -507,5 +508,5 @@ static void add_tests(TCase *t)
 
 int main(void)
 {
-    return spec_run("spec", add_tests);
+    return weft_suite_run_added("spec", add_tests);
 }

@@ -6,6 +6,7 @@
 
 #include "node/base/mem.h"
 #include "tests/support/spec.h"
+#include "tests/support/suite.h"
 
 enum { N = SPEC_TOKENS, LAYERS = 6, TOP_K = 3, INDEX_K = 7 };
 
@@ -236,5 +237,5 @@ static void add_tests(TCase *t)
 
 int main(void)
 {
-    return spec_run("spec_forms", add_tests);
+    return weft_suite_run_added("spec_forms", add_tests);
 }

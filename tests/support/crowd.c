@@ -6,14 +6,7 @@
 #include "node/base/clock.h"
 #include "node/base/mem.h"
 #include "node/base/ring.h"
-
-#define OK(call)                                                               \
-    do {                                                                       \
-        weft_err err = {0};                                                    \
-        const weft_status st = (call);                                         \
-        ck_assert_msg(st == WEFT_OK, "%s: %s", weft_status_name(st),           \
-                      err.text);                                               \
-    } while (0)
+#include "tests/support/expect.h"
 
 static const uint64_t WAIT_NS = 120ULL * 1000 * 1000 * 1000;
 

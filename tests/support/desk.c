@@ -5,17 +5,10 @@
 
 #include "node/base/clock.h"
 #include "node/base/mem.h"
+#include "tests/support/expect.h"
 #include "tests/support/synth.h"
 
 static const uint64_t WAIT_NS = 20ULL * 1000 * 1000 * 1000;
-
-#define OK(call)                                                               \
-    do {                                                                       \
-        weft_err err = {0};                                                    \
-        const weft_status st = (call);                                         \
-        ck_assert_msg(st == WEFT_OK, "%s: %s", weft_status_name(st),           \
-                      err.text);                                               \
-    } while (0)
 
 static bool take(void *arg, const weft_event *event)
 {

@@ -5,14 +5,7 @@
 
 #include "node/base/mem.h"
 #include "node/base/ring.h"
-
-#define OK(call)                                                               \
-    do {                                                                       \
-        weft_err err = {0};                                                    \
-        const weft_status st = (call);                                         \
-        ck_assert_msg(st == WEFT_OK, "%s: %s", weft_status_name(st),           \
-                      err.text);                                               \
-    } while (0)
+#include "tests/support/expect.h"
 
 harness harness_open(const char *dir, weft_profile profile)
 {

@@ -101,18 +101,3 @@ bool spec_key_ends(const char *key, const char *with)
     const size_t n = strlen(key), tail = strlen(with);
     return n >= tail && strcmp(key + n - tail, with) == 0;
 }
-
-int spec_run(const char *name, void (*add)(TCase *tests))
-{
-    TCase *const t = tcase_create(name);
-    tcase_set_timeout(t, 300.0);
-    add(t);
-    Suite *const suite = suite_create(name);
-    suite_add_tcase(suite, t);
-    SRunner *const runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    const int run = srunner_ntests_run(runner);
-    srunner_free(runner);
-    return failed == 0 && run > 0 ? 0 : 1;
-}

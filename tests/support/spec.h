@@ -38,7 +38,4 @@ void spec_expect_same(const float *a, const float *b, const char *what);
 /* Whether the synthetic key ends so. */
 bool spec_key_ends(const char *key, const char *with);
 
-/* main of a test program with loop tests. */
-int spec_run(const char *name, void (*add)(TCase *tests));
-
 #endif

@@ -12,6 +12,9 @@
 /* Run tests[0, n) as the suite `name`; what main is to return. */
 int weft_suite_run(const char *name, const TTest *const *tests, size_t n);
 
+/* The same for tests that `add` puts into the case: loops, other timeouts. */
+int weft_suite_run_added(const char *name, void (*add)(TCase *tests));
+
 #define WEFT_SUITE_RUN(name, tests)                                            \
     weft_suite_run((name), (tests), sizeof(tests) / sizeof((tests)[0]))
 

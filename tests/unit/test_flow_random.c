@@ -1,9 +1,8 @@
 /* The router without its threads in a random course of everything at once:
  * requests, cancels, aborts, deadlines, preemptions, a lead that is full. */
-#include <stdlib.h>
-
 #include "node/base/rng.h"
 #include "tests/support/flow_fake.h"
+#include "tests/support/suite.h"
 
 enum { OPS = 6000, REQUESTS_MAX = 400, SEEDS = 12 };
 
@@ -98,16 +97,13 @@ START_TEST(order_and_one_end_in_any_course)
 }
 END_TEST
 
+static void add_tests(TCase *tests)
+{
+    tcase_set_timeout(tests, 240);
+    tcase_add_loop_test(tests, order_and_one_end_in_any_course, 0, SEEDS);
+}
+
 int main(void)
 {
-    Suite *const suite = suite_create("flow_random");
-    TCase *const group = tcase_create("flow_random");
-    tcase_set_timeout(group, 240);
-    tcase_add_loop_test(group, order_and_one_end_in_any_course, 0, SEEDS);
-    suite_add_tcase(suite, group);
-    SRunner *const runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return weft_suite_run_added("flow_random", add_tests);
 }
