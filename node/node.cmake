@@ -1,5 +1,6 @@
 # The program. Everything but main.c is a library, so that tests link it.
-weft_library(weft_node FOLDERS node/rpc node/rpc/http node/obs node/app
+weft_library(weft_node FOLDERS node/rpc node/rpc/http node/obs node/app node/cluster
+    node/fleet
   LINK weft_shard weft_router weft_proto weft_kernels weft_base
     PkgConfig::GRPC PkgConfig::PBC PkgConfig::MHD PkgConfig::JANSSON)
 add_executable(weft node/main.c)

@@ -45,7 +45,8 @@ typedef struct weft_layer_weights {
     weft_mlp_weights mlp;     /* dense MLP, or the shared expert (or absent) */
     weft_matrix router;       /* [n_expert, hidden] */
     const float *router_bias; /* [n_expert] or NULL */
-    const weft_mlp_weights *experts; /* [n_expert] or NULL: dense layer */
+    /* [n_expert]; NULL: a dense layer, or experts are computed elsewhere */
+    const weft_mlp_weights *experts;
 } weft_layer_weights;
 
 typedef struct weft_weights {
@@ -53,7 +54,7 @@ typedef struct weft_weights {
     weft_dtype embed_dtype;
     const float *final_norm;
     weft_matrix lm_head;
-    weft_layer_weights *layers; /* [n_layer] */
+    weft_layer_weights *layers; /* [n_layer]; of other stages: zeros */
 } weft_weights;
 
 typedef struct weft_checkpoint weft_checkpoint; /* opened, validated files */
@@ -92,6 +93,32 @@ weft_checkpoint_open(const char *dir, weft_model_config *config,
 void weft_checkpoint_close(weft_checkpoint *checkpoint); /* NULL is fine */
 const weft_checkpoint_stats *
 weft_checkpoint_get_stats(const weft_checkpoint *checkpoint);
+
+/* What of a model a process holds. Layers are those of the config that the
+ * checkpoint was opened with and then cut (shard/model/partition.h). */
+typedef struct weft_part_of_model {
+    int32_t first_layer, end_layer;
+    bool embed, head; /* embedding; final norm and lm_head */
+    bool experts;     /* routed experts */
+} weft_part_of_model;
+
+/* From here on measure (stats: n_used, n_params, file_bytes, resident_bytes,
+ * staging_bytes) and load are about this part alone; only its bytes are read.
+ * The whole checkpoint has been validated, and weights_hash is of all of it.
+ * INVALID_ARGUMENT: layers out of range. */
+WEFT_MUST_CHECK weft_status weft_checkpoint_set_part(
+    weft_checkpoint *checkpoint, const weft_part_of_model *part, weft_err *err);
+
+/* Bytes that one routed expert of that layer takes in memory. */
+WEFT_MUST_CHECK weft_status
+weft_checkpoint_expert_bytes(weft_checkpoint *checkpoint, int32_t layer,
+                             int64_t *bytes_out, weft_err *err);
+/* Reads one routed expert into block [bytes], 64-byte aligned: the matrices
+ * point into it. *hash_out is FNV of the stored bytes, gate, up, down. One
+ * thread at a time. */
+WEFT_MUST_CHECK weft_status weft_checkpoint_load_expert(
+    weft_checkpoint *checkpoint, int32_t layer, int32_t expert, void *block,
+    int64_t bytes, weft_mlp_weights *out, uint64_t *hash_out, weft_err *err);
 
 /* Bytes of weights done so far, of all. Called from the loading thread. */
 typedef void (*weft_progress_fn)(void *arg, int64_t done_bytes,

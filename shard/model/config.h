@@ -64,7 +64,10 @@ typedef struct weft_model_config {
 
     weft_kind kind[WEFT_LAYERS_MAX]; /* of each layer */
     bool moe[WEFT_LAYERS_MAX];       /* layer has routed experts */
-    int32_t n_kind[WEFT_KINDS];      /* layers of each kind */
+    /* Layers [first_layer, end_layer) are computed here: all of them, or one
+     * stage's (partition.h). n_kind counts these alone. */
+    int32_t first_layer, end_layer;
+    int32_t n_kind[WEFT_KINDS]; /* layers of each kind */
     weft_geometry geometry[WEFT_KINDS];
     int32_t window; /* keys a window layer sees, itself included; 0: none */
     weft_yarn yarn; /* of full geometry */
@@ -122,6 +125,11 @@ typedef struct weft_config_texts {
 WEFT_MUST_CHECK weft_status weft_model_config_parse(
     const weft_config_texts *texts, weft_remark_fn remark, void *arg,
     weft_model_config *config_out, weft_err *err);
+
+/* Of everything that config.json says about the answer: what two processes
+ * compare that have read the same folder. Not of first_layer and what follows
+ * from it, nor of what tensors may correct. */
+uint64_t weft_model_config_hash(const weft_model_config *config);
 
 /* Values of one cached row of the kind: kv_lora_rank + qk_rope_head_dim. */
 int32_t weft_config_row_width(const weft_model_config *config, weft_kind kind);

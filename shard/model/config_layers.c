@@ -57,6 +57,8 @@ static weft_status read_layer_types(weft_fields *fields,
 
 static void count_kinds(weft_model_config *config)
 {
+    config->first_layer = 0;
+    config->end_layer = config->n_layer;
     config->n_kind[WEFT_FULL] = config->n_kind[WEFT_WINDOW] = 0;
     for (int32_t i = 0; i < config->n_layer; i++)
         config->n_kind[config->kind[i]]++;

@@ -259,8 +259,10 @@ static void add_rows(weft_forward *f, int32_t n_rows)
     f->ops->add(f->threads, &add);
 }
 
-void weft_forward_step(weft_forward *f, const weft_batch *batch)
+weft_status weft_forward_step(weft_forward *f, const weft_batch *batch,
+                              weft_err *err)
 {
+    (void)err;
     const weft_model_config *const c = f->config;
     const int32_t n = batch->n_rows;
     WEFT_ASSERT(n >= 1 && n <= f->options.max_rows);
@@ -285,6 +287,7 @@ void weft_forward_step(weft_forward *f, const weft_batch *batch)
         if (f->hooks.layer_out != NULL)
             f->hooks.layer_out(f->hooks.arg, l, f->h, n);
     }
+    return WEFT_OK;
 }
 
 const float *weft_forward_logits(weft_forward *f, const int32_t *rows,

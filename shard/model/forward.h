@@ -19,6 +19,7 @@
 #include "kernels/ops.h"
 #include "shard/kv/store.h"
 #include "shard/load/weights.h"
+#include "shard/model/experts.h"
 
 typedef struct weft_forward weft_forward;
 
@@ -46,6 +47,9 @@ typedef struct weft_forward_options {
     const weft_ops *ops;
     weft_threads *threads; /* borrowed */
     int32_t n_threads;     /* of `threads`, which may be absent for sizes */
+    /* Routed experts are computed there; NULL: here, from weights. */
+    const weft_experts *experts; /* borrowed */
+    int32_t lane;                /* of its calls */
 } weft_forward_options;
 
 /* Bytes of the step's buffers. */
@@ -67,16 +71,40 @@ typedef struct weft_batch {
     const int32_t *tokens, *positions;       /* [n_rows] */
     const int64_t *const *pages[WEFT_KINDS]; /* [n_rows]: page table of the
                                                 row's sequence, by kind */
+    /* [n_rows, hidden]: what the stage before gave; NULL: the first stage,
+     * which embeds the tokens. */
+    const float *hidden;
 } weft_batch;
 
-/* Compute all layers; caches are written. The hidden rows stay inside until
- * the next call. */
-void weft_forward_step(weft_forward *forward, const weft_batch *batch);
+/* Compute the config's layers [first_layer, end_layer); caches are written.
+ * The hidden rows stay inside until the next call. UNAVAILABLE, CANCELLED: from
+ * experts elsewhere; the same step may be computed again and gives the same. */
+WEFT_MUST_CHECK weft_status weft_forward_step(weft_forward *forward,
+                                              const weft_batch *batch,
+                                              weft_err *err);
+
+/* Two micro-batches of one step, interleaved so that one computes while the
+ * experts of the other are under way: for each layer a, then b. Rows of b may
+ * attend to rows of a, not the other way. The forwards differ in lane and
+ * nothing else. */
+WEFT_MUST_CHECK weft_status weft_forward_step_pair(weft_forward *a,
+                                                   const weft_batch *batch_a,
+                                                   weft_forward *b,
+                                                   const weft_batch *batch_b,
+                                                   weft_err *err);
+
+/* [n_rows, hidden] of the last step, before the final norm; borrowed until the
+ * next one. */
+const float *weft_forward_hidden(const weft_forward *forward);
 
 /* Final norm and vocabulary logits of n chosen rows of the last step,
  * n <= max_logits_rows: [n, vocab], borrowed until the next call; and what
  * sampling needs to know of each row. */
 const float *weft_forward_logits(weft_forward *forward, const int32_t *rows,
                                  int32_t n, const weft_vocab_stat **stats_out);
+/* The same of rows that another stage gave: hidden [n] points to rows. */
+const float *weft_forward_logits_of(weft_forward *forward,
+                                    const float *const *hidden, int32_t n,
+                                    const weft_vocab_stat **stats_out);
 
 #endif

@@ -30,6 +30,11 @@ typedef struct weft_engine_options {
     int32_t threads;
     weft_profile profile;
     const weft_ops *ops;
+    /* The rest of the group and of the pool. All borrowed until destroy. */
+    struct weft_stages *stages;     /* NULL: one stage, this one */
+    const int64_t *stage_kv_bytes;  /* [n_stages - 1]: of stages 1 ... */
+    struct weft_exchange *exchange; /* NULL: experts are in the weights */
+    struct weft_pulse *pulse;       /* stepped at every turn; may be NULL */
 } weft_engine_options;
 
 /* Takes an event; false: no room now, the engine keeps it and tries again
@@ -54,7 +59,8 @@ WEFT_MUST_CHECK weft_status weft_engine_kv_layout(
     const weft_model_config *config, const weft_engine_options *options,
     weft_kv_layout *layout_out, weft_err *err);
 
-/* config and weights are borrowed until destroy. */
+/* config and weights are borrowed until destroy. With stages, config is the
+ * one cut for stage 0, and weights hold that stage and the head. */
 WEFT_MUST_CHECK weft_status
 weft_engine_create(const weft_model_config *config, const weft_weights *weights,
                    const weft_engine_options *options, weft_event_sink sink,
@@ -84,6 +90,9 @@ typedef struct weft_engine_load {
     uint64_t n_steps;
     uint64_t last_progress_ns; /* clock at the last step or idle turn */
     bool idle;
+    /* A step can be computed now: stages are connected, experts are there. */
+    bool whole;
+    uint64_t epoch; /* of the last step; 0: none, or experts are here */
 } weft_engine_load;
 
 void weft_engine_get_load(weft_engine *engine, weft_engine_load *load_out);

@@ -180,7 +180,9 @@ void weft_engine_run_plan(weft_engine *e, const weft_plan *plan)
         .positions = e->positions,
         .pages = {e->pages[WEFT_FULL], e->pages[WEFT_WINDOW]},
     };
-    weft_forward_step(e->forward, &batch);
+    weft_err err = {0};
+    const weft_status st = weft_forward_step(e->forward, &batch, &err);
+    WEFT_ASSERT(st == WEFT_OK);
     memset(e->failed, 0, (size_t)plan->n_pieces * sizeof *e->failed);
     take_logits(e, plan, list_wanted(e, plan));
     weft_sched_step_done(e->sched);

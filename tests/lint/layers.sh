@@ -33,6 +33,7 @@ function homes(name) {
         name ~ /^etcd/)
         return "^(node/rpc|node/cluster|proto|tests)/"
     if (name == "jansson.h") return "^(shard|router|node/[^/]+|tests)/"
+    if (name ~ /^openssl\//) return "^(shard/link|tests)/"
     if (name == "pcre2.h") return "^(router|tests)/"
     if (name == "microhttpd.h") return "^(node/rpc/http|tests)/"
     if (name == "check.h") return "^tests/"
@@ -40,7 +41,7 @@ function homes(name) {
 }
 
 function is_policy(path) {
-    return path ~ /^(shard\/sched|shard\/kv|router\/place|node\/cluster\/(placement|roster))[\/.]/
+    return path ~ /^(shard\/sched|shard\/kv|router\/place|node\/cluster\/(placement|roster|controller|agent))[\/.]/
 }
 
 function is_impure(name) {

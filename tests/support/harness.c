@@ -212,7 +212,7 @@ float *harness_forward(const harness *h, const int32_t *ids, int32_t n,
                               .tokens = ids,
                               .positions = positions,
                               .pages = {pages[0], pages[1]}};
-    weft_forward_step(forward, &batch);
+    OK(weft_forward_step(forward, &batch, &err));
     const weft_vocab_stat *row_stats = NULL;
     const float *const logits =
         weft_forward_logits(forward, positions, n, &row_stats);

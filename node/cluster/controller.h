@@ -1,0 +1,76 @@
+/* controller.h - who changes the epoch, and when: pure policy of the elected
+ * router.
+ *
+ *   plan     members or load have changed: write epoch/N/placement, N above any
+ *            number ever seen
+ *   ack      whoever gains experts has loaded them and said so, with the hash
+ *            of this placement
+ *   commit   compare-and-swap of epoch/current, if we are still the controller
+ *   switch   every lead says that its steps are of N
+ *   retire   epoch/retired = N - 1: old owners may let go; old keys go
+ *
+ * A plan whose members have changed before it is committed, whose acks do not
+ * come within plan_ns, or that somebody cannot load, is rolled back (its keys
+ * go) and made again without whoever failed; the committed epoch serves on. A
+ * lead that does not switch within switch_ns does not stop the next change, but
+ * nothing is retired that it may still use while it is a member.
+ *
+ * Draining members are given nothing; when a retired epoch no longer has them
+ * they are free to go. Suspected members are treated as gone, at once; they
+ * come back when nobody suspects them. A store that has lost everything is
+ * filled again from what is known here: members that are missing are waited for
+ * (settle_ns after the store answers again) before anything is planned without
+ * them.
+ *
+ * The controller acts on the whole roster at every turn, never on the event, so
+ * a lost or repeated event changes nothing. All its writes are transactions
+ * that hold only while the controller key is its own.
+ *
+ * Pure: time is an argument, writes are answers. Threads: one owner.
+ */
+#ifndef WEFT_NODE_CLUSTER_CONTROLLER_H
+#define WEFT_NODE_CLUSTER_CONTROLLER_H
+
+#include "node/cluster/roster.h"
+
+typedef struct weft_controller weft_controller;
+
+typedef struct weft_controller_options {
+    const weft_placement_shape *shape; /* borrowed */
+    const char *id;                    /* of this router; copied */
+    int32_t replicas;
+    uint64_t settle_ns; /* 0: 3 s */
+    uint64_t plan_ns;   /* without any new ack; 0: 60 s */
+    uint64_t switch_ns; /* 0: 10 s */
+} weft_controller_options;
+
+WEFT_MUST_CHECK weft_status
+weft_controller_create(const weft_controller_options *options,
+                       weft_controller **controller_out, weft_err *err);
+void weft_controller_destroy(weft_controller *controller); /* NULL is fine */
+
+/* Load of experts as leads count it, [n_layer][n_expert]; NULL: forget. */
+void weft_controller_set_load(weft_controller *controller, const float *load);
+
+/* Answers of the registry: transactions and the lease. */
+void weft_controller_take(weft_controller *controller,
+                          const weft_registry_event *event, uint64_t now_ns);
+
+/* What to write next, if anything: false: nothing now. At most one transaction
+ * is under way; what it points to lives until the next call. *next_ns_out: when
+ * to ask again at the latest. */
+bool weft_controller_turn(weft_controller *controller,
+                          const weft_roster *roster, uint64_t now_ns,
+                          weft_txn *txn_out, uint64_t *next_ns_out);
+
+typedef struct weft_controller_state {
+    bool elected;
+    uint64_t planned; /* epoch that is being prepared; 0: none */
+    uint64_t n_plans, n_commits, n_rollbacks;
+    int64_t moved_bytes, moved_least; /* over all commits */
+    char waiting[160];                /* what a change waits for; "" */
+} weft_controller_state;
+void weft_controller_get_state(const weft_controller *controller,
+                               weft_controller_state *state_out);
+
+#endif
