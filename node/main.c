@@ -38,6 +38,8 @@ int main(int argc, char **argv)
         [WEFT_COMMAND_EVAL] = weft_command_eval,
         [WEFT_COMMAND_CHECK] = weft_command_check,
         [WEFT_COMMAND_STATUS] = weft_command_status,
+        [WEFT_COMMAND_ROUTER] = weft_command_router,
+        [WEFT_COMMAND_SHARD] = weft_command_shard,
         [WEFT_COMMAND_HELP] = help,
         [WEFT_COMMAND_VERSION] = version,
     };

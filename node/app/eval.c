@@ -191,6 +191,11 @@ static int score_to_file(const weft_options *options, weft_opened *opened,
 int weft_command_eval(const weft_options *options)
 {
     weft_err err = {0};
+    if (options->stages > 1 || options->expert_shards > 1) {
+        (void)WEFT_FAIL(&err, WEFT_UNIMPLEMENTED,
+                        "--stages or --expert-shards above 1 is not built");
+        return weft_fail_with(WEFT_EXIT_USAGE, &err);
+    }
     weft_opened opened = {0};
     weft_status st = weft_model_open(options->model, options->profile, NULL,
                                      NULL, &opened, &err);

@@ -8,6 +8,7 @@
 
 typedef enum weft_flag_kind {
     WEFT_KIND_TEXT,    /* const char *; not empty */
+    WEFT_KIND_NAME,    /* const char *; [A-Za-z0-9._-]{1,63} */
     WEFT_KIND_TEXTS,   /* may be repeated: options.stops */
     WEFT_KIND_SIZE,    /* int64_t, bytes */
     WEFT_KIND_COUNT,   /* int32_t in [min, max] */
@@ -29,7 +30,6 @@ typedef struct weft_flag_row {
     const char *choices;   /* CHOICE: "a|b|c"; ADDRESS: "off" if it may be */
     const char *not_built; /* CHOICE: known words that are refused, "c|d" */
     int64_t min, max;      /* COUNT, SIZE, ADDRESS */
-    int64_t max_built;     /* COUNT: above it not built; 0: all built */
     const char *help;
 } weft_flag_row;
 
@@ -47,6 +47,11 @@ extern const weft_command_row weft_command_rows[WEFT_COMMANDS];
 
 /* WEFT_COMMANDS: no such command. */
 weft_command weft_command_find(const char *name);
+
+/* What flags of router and shard say together: INVALID_ARGUMENT names the one
+ * that contradicts. */
+WEFT_MUST_CHECK weft_status weft_options_check_cluster(const weft_options *o,
+                                                       weft_err *err);
 
 /* "page-tokens" to "WEFT_PAGE_TOKENS". */
 void weft_flag_env_name(const char *flag, char *name_out, size_t n);

@@ -38,9 +38,6 @@ static void print_flag(FILE *out, const weft_flag_row *row)
     if (preset != NULL) (void)fprintf(out, " (%s)", preset);
     if (row->not_built != NULL)
         (void)fprintf(out, "; not built: %s", row->not_built);
-    if (row->max_built > 0)
-        (void)fprintf(out, "; not built: above %lld",
-                      (long long)row->max_built);
     (void)fprintf(out, " [%s]\n", env);
 }
 

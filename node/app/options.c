@@ -73,10 +73,6 @@ static weft_status parse_count(const source *from, const char *value,
                        (long long)row->max);
         return bad_value(from, value, err, wanted);
     }
-    if (row->max_built > 0 && count > row->max_built)
-        return WEFT_FAIL(err, WEFT_UNIMPLEMENTED,
-                         "--%s above %lld is not built; it is %lld", row->name,
-                         (long long)row->max_built, (long long)count);
     *field = (int32_t)count;
     return WEFT_OK;
 }
@@ -111,6 +107,22 @@ static weft_status parse_address(const source *from, const char *value,
     return WEFT_OK;
 }
 
+/* Part of keys in a shared store, and of log lines. */
+static weft_status parse_name(const source *from, const char *value,
+                              const char **field, weft_err *err)
+{
+    enum { LONGEST = 63 };
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyz"
+                                  "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    const size_t n = strspn(value, allowed);
+    if (n == 0 || n > LONGEST || value[n] != '\0')
+        return bad_value(from, value, err,
+                         "1 to 63 letters, digits, points, underscores and "
+                         "dashes");
+    *field = value;
+    return WEFT_OK;
+}
+
 static weft_status parse_switch(const source *from, const char *value,
                                 bool *field, weft_err *err)
 {
@@ -142,6 +154,7 @@ static weft_status set_flag(const source *from, const char *value,
         if (value[0] == '\0') return bad_value(from, value, err, "some text");
         *(const char **)field = value;
         return WEFT_OK;
+    case WEFT_KIND_NAME: return parse_name(from, value, field, err);
     case WEFT_KIND_TEXTS: return add_stop(from, value, o, err);
     case WEFT_KIND_SIZE: return parse_size(from, value, field, err);
     case WEFT_KIND_COUNT: return parse_count(from, value, field, err);
@@ -257,17 +270,25 @@ static weft_status take_environment(weft_env_fn env, void *env_arg,
 }
 
 /* Defaults go through the same parser as values, so a row cannot hold one that
- * a user could not give; --decode-from's "no" is the exception. */
-static void set_defaults(weft_options *o)
+ * a user could not give; --decode-from's "no" is the exception. Where two
+ * commands have a flag of the same name and field, the command's own holds. */
+static void set_defaults_of(weft_options *o, bool own)
 {
     for (int f = 0; f < WEFT_FLAGS; f++) {
         const weft_flag_row *const row = &weft_flag_rows[f];
         if (row->preset == NULL || f == WEFT_FLAG_DECODE_FROM) continue;
+        if (((row->commands >> o->command & 1U) != 0) != own) continue;
         weft_err err = {0};
         const weft_status st =
             set_flag(&(source){.row = row}, row->preset, o, &err);
         WEFT_ASSERT(st == WEFT_OK);
     }
+}
+
+static void set_defaults(weft_options *o)
+{
+    set_defaults_of(o, false);
+    set_defaults_of(o, true);
     o->decode_from = -1;
 }
 
@@ -288,7 +309,7 @@ static weft_status check_needed(const weft_options *o, weft_err *err)
                          "only one");
     if (o->command == WEFT_COMMAND_HELP && o->n_words > 1)
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT, "help takes one command");
-    return WEFT_OK;
+    return weft_options_check_cluster(o, err);
 }
 
 static weft_log_level log_level_of(const char *name)
@@ -305,6 +326,10 @@ static void derive(weft_options *o)
         strcmp(o->profile_name, "exact") == 0 ? WEFT_EXACT : WEFT_PROFILE_BF16;
     o->neutral_defaults = strcmp(o->generation_defaults, "neutral") == 0;
     o->log_level = log_level_of(o->log_level_name);
+    o->role = WEFT_ROLE_ROUTER;
+    if (o->role_name != NULL)
+        o->role = strcmp(o->role_name, "layers") == 0 ? WEFT_ROLE_LAYERS
+                                                      : WEFT_ROLE_EXPERTS;
 }
 
 static weft_status find_command(int argc, char **argv, weft_options *o,

@@ -29,6 +29,7 @@
 #include "node/base/err.h"
 #include "node/base/log.h"
 #include "node/rpc/address.h"
+#include "shard/link/hello.h"
 #include "shard/load/weights.h"
 
 enum { WEFT_STOPS_MAX = 16 }; /* --stop */
@@ -82,6 +83,21 @@ typedef enum weft_flag {
     WEFT_FLAG_IDS,
     WEFT_FLAG_JSON,
     WEFT_FLAG_LOG_LEVEL,
+    WEFT_FLAG_CLUSTER,
+    WEFT_FLAG_ETCD,
+    WEFT_FLAG_MEMBERS,
+    WEFT_FLAG_ROLE,
+    WEFT_FLAG_ID,
+    WEFT_FLAG_LINK_LISTEN, /* --listen of a shard */
+    WEFT_FLAG_LINK_HTTP,   /* --http of a shard */
+    WEFT_FLAG_ADVERTISE,
+    WEFT_FLAG_GROUP,
+    WEFT_FLAG_STAGE,
+    WEFT_FLAG_EXPERT_BYTES,
+    WEFT_FLAG_EXPERT_REPLICAS,
+    WEFT_FLAG_LINK_CERT,
+    WEFT_FLAG_LINK_KEY,
+    WEFT_FLAG_LINK_CA,
     WEFT_FLAGS,
 } weft_flag;
 
@@ -116,6 +132,17 @@ typedef struct weft_options {
     weft_profile profile;
     weft_log_level log_level;
     bool neutral_defaults; /* --generation-defaults neutral */
+
+    /* Of a cluster's processes. */
+    const char *cluster;        /* its name */
+    const char *etcd, *members; /* one of them; the other is NULL */
+    const char *role_name;
+    const char *id;              /* NULL: not given */
+    weft_flag_address advertise; /* text NULL: as listen */
+    int32_t group, stage, expert_replicas;
+    int64_t expert_bytes;                       /* 0: as much as there is */
+    const char *link_cert, *link_key, *link_ca; /* all or none */
+    weft_role role; /* follows from role_name; of router: ROUTER */
 
     weft_flag_address addr;
     int32_t max_tokens, top_k; /* this and the next: only if given */

@@ -446,6 +446,11 @@ static int run(serve *s)
 int weft_command_serve(const weft_options *options)
 {
     weft_err err = {0};
+    if (options->stages > 1 || options->expert_shards > 1) {
+        (void)WEFT_FAIL(&err, WEFT_UNIMPLEMENTED,
+                        "--stages or --expert-shards above 1 is not built");
+        return weft_fail_with(WEFT_EXIT_USAGE, &err);
+    }
     serve *const s = weft_mem_new(1, sizeof *s);
     if (s == NULL) {
         (void)WEFT_FAIL(&err, WEFT_RESOURCE_EXHAUSTED, "out of memory");

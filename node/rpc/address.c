@@ -41,10 +41,10 @@ weft_status weft_address_parse(const char *text, weft_address *address_out,
 }
 
 void weft_address_print(const weft_address *address,
-                        char out[WEFT_ADDRESS_BYTES])
+                        char out[WEFT_ADDRESS_TEXT_BYTES])
 {
     const bool brackets = strchr(address->host, ':') != NULL;
-    (void)snprintf(out, WEFT_ADDRESS_BYTES, brackets ? "[%s]:%u" : "%s:%u",
+    (void)snprintf(out, WEFT_ADDRESS_TEXT_BYTES, brackets ? "[%s]:%u" : "%s:%u",
                    address->host, (unsigned)address->port);
 }
 
@@ -77,7 +77,7 @@ static uint16_t port_of(int fd)
 weft_status weft_address_listen(const weft_address *address, int *fd_out,
                                 uint16_t *port_out, weft_err *err)
 {
-    char name[WEFT_ADDRESS_BYTES], port[8];
+    char name[WEFT_ADDRESS_TEXT_BYTES], port[8];
     weft_address_print(address, name);
     (void)snprintf(port, sizeof port, "%u", (unsigned)address->port);
 

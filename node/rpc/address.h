@@ -21,9 +21,9 @@ WEFT_MUST_CHECK weft_status weft_address_parse(const char *text,
                                                weft_err *err);
 
 /* The form that parse reads; brackets where the host has colons. */
-enum { WEFT_ADDRESS_BYTES = WEFT_HOST_BYTES + 16 };
+enum { WEFT_ADDRESS_TEXT_BYTES = WEFT_HOST_BYTES + 16 };
 void weft_address_print(const weft_address *address,
-                        char out[WEFT_ADDRESS_BYTES]);
+                        char out[WEFT_ADDRESS_TEXT_BYTES]);
 
 /* A listening TCP socket, close-on-exec; the caller's to close. *port_out is
  * the port bound, which for port 0 is a free one. UNAVAILABLE: it cannot be

@@ -99,7 +99,7 @@ weft_status weft_client_create(const char *address, uint64_t timeout_ns,
                                weft_client **client_out, weft_err *err)
 {
     weft_address parsed;
-    char name[WEFT_ADDRESS_BYTES];
+    char name[WEFT_ADDRESS_TEXT_BYTES];
     WEFT_TRY(weft_address_parse(address, &parsed, err));
     weft_address_print(&parsed, name);
     weft_client *c = weft_mem_new(1, sizeof *c);

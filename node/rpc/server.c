@@ -188,7 +188,7 @@ static void *run_loop(void *arg)
 static weft_status bind_address(weft_rpc_server *s, weft_err *err)
 {
     weft_address address;
-    char name[WEFT_ADDRESS_BYTES];
+    char name[WEFT_ADDRESS_TEXT_BYTES];
     WEFT_TRY(weft_address_parse(s->options.listen, &address, err));
     WEFT_TRY(weft_listener_open(&address, &s->listener, err));
     weft_address_print(&address, name);

@@ -7,7 +7,7 @@
 #include "node/app/exit.h"
 #include "node/app/options.h"
 
-enum { ARGS_MAX = 24, LINE_BYTES = 512 };
+enum { ARGS_MAX = 40, LINE_BYTES = 512 };
 
 /* "WEFT_PAGE_TOKENS=4;WEFT_MODEL=x": what the environment holds. */
 static const char *lookup(void *arg, const char *name)
@@ -49,6 +49,9 @@ static weft_status parse_in(const char *line, const char *env, weft_options *o,
     return weft_options_parse(argc, argv, lookup, vars, o, err);
 }
 
+#define ROUTER      "router|--cluster|c|--model|m"
+#define SHARD(role) "shard|--cluster|c|--model|m|--etcd|e|--role|" role
+
 static const struct refusal {
     const char *line, *env;
     weft_status status;
@@ -56,8 +59,6 @@ static const struct refusal {
 } refusals[] = {
     {"", "", WEFT_INVALID_ARGUMENT, "command"},
     {"nonsense", "", WEFT_INVALID_ARGUMENT, "nonsense"},
-    {"router", "", WEFT_UNIMPLEMENTED, "router"},
-    {"shard|--role|layers", "", WEFT_UNIMPLEMENTED, "shard"},
     {"plan", "", WEFT_UNIMPLEMENTED, "plan"},
     {"bench", "", WEFT_UNIMPLEMENTED, "bench"},
     {"serve", "", WEFT_INVALID_ARGUMENT, "--model"},
@@ -94,7 +95,46 @@ static const struct refusal {
      "WEFT_PAGE_TOKENS"},
     {"serve|--model|m", "WEFT_MODEL_NAME=", WEFT_INVALID_ARGUMENT,
      "WEFT_MODEL_NAME"},
-    {"serve|--model|m", "WEFT_STAGES=2", WEFT_UNIMPLEMENTED, "--stages"},
+    {"serve|--model|m", "WEFT_STAGES=0", WEFT_INVALID_ARGUMENT, "--stages"},
+    {"router", "", WEFT_INVALID_ARGUMENT, "--model"},
+    {"router|--model|m|--etcd|e", "", WEFT_INVALID_ARGUMENT, "--cluster"},
+    {ROUTER, "", WEFT_INVALID_ARGUMENT, "--etcd"},
+    {ROUTER "|--etcd|e|--members|f", "", WEFT_INVALID_ARGUMENT, "--members"},
+    {ROUTER "|--etcd|e|--stage|0", "", WEFT_INVALID_ARGUMENT, "--stage"},
+    {ROUTER "|--etcd|e|--expert-replicas|0", "", WEFT_INVALID_ARGUMENT,
+     "--expert-replicas"},
+    {ROUTER "|--etcd|e|--expert-replicas|5", "", WEFT_INVALID_ARGUMENT,
+     "from 1 to 4"},
+    {ROUTER "|--etcd|e|--listen|0.0.0.0:1", "", WEFT_INVALID_ARGUMENT,
+     "--advertise"},
+    {ROUTER "|--etcd|e|--id|a/b", "", WEFT_INVALID_ARGUMENT, "--id"},
+    {"router|--model|m|--etcd|e|--cluster|a b", "", WEFT_INVALID_ARGUMENT,
+     "--cluster"},
+    {"shard|--cluster|c|--model|m|--etcd|e", "", WEFT_INVALID_ARGUMENT,
+     "--role"},
+    {SHARD("router"), "", WEFT_INVALID_ARGUMENT, "--role"},
+    {SHARD("layers") "|--stage|1", "", WEFT_INVALID_ARGUMENT, "--stage"},
+    {SHARD("layers") "|--stages|2|--stage|2", "", WEFT_INVALID_ARGUMENT,
+     "0 to 1"},
+    {SHARD("layers") "|--stages|65", "", WEFT_INVALID_ARGUMENT, "--stages"},
+    {SHARD("layers") "|--expert-bytes|1G", "", WEFT_INVALID_ARGUMENT,
+     "--expert-bytes"},
+    {SHARD("layers") "|--expert-replicas|1", "", WEFT_INVALID_ARGUMENT,
+     "--expert-replicas"},
+    {SHARD("experts") "|--group|1", "", WEFT_INVALID_ARGUMENT, "--group"},
+    {SHARD("experts") "|--stages|1", "", WEFT_INVALID_ARGUMENT, "--stages"},
+    {SHARD("experts"), "WEFT_KV_BYTES=1G", WEFT_INVALID_ARGUMENT, "--kv-bytes"},
+    {SHARD("experts") "|--profile|exact", "", WEFT_INVALID_ARGUMENT,
+     "--profile"},
+    {SHARD("experts") "|--listen|[::]:0", "", WEFT_INVALID_ARGUMENT,
+     "--advertise"},
+    {SHARD("experts") "|--link-cert|a|--link-key|b", "", WEFT_INVALID_ARGUMENT,
+     "--link-ca"},
+    {SHARD("experts") "|--link-ca|a", "", WEFT_INVALID_ARGUMENT, "--link-key"},
+    {SHARD("experts") "|--id|"
+                      "01234567890123456789012345678901234567890123456789012345"
+                      "67890123",
+     "", WEFT_INVALID_ARGUMENT, "--id"},
 };
 
 START_TEST(refused_by_name)
@@ -136,10 +176,8 @@ static const struct bad {
     {"backend", "cuda|simt", WEFT_UNIMPLEMENTED},
     {"drain-seconds", "-1|soon|86401", WEFT_INVALID_ARGUMENT},
     {"generation-defaults", "mine", WEFT_INVALID_ARGUMENT},
-    {"stages", "0|-1", WEFT_INVALID_ARGUMENT},
-    {"stages", "2", WEFT_UNIMPLEMENTED},
-    {"expert-shards", "0|x", WEFT_INVALID_ARGUMENT},
-    {"expert-shards", "3", WEFT_UNIMPLEMENTED},
+    {"stages", "0|-1|65", WEFT_INVALID_ARGUMENT},
+    {"expert-shards", "0|x|65", WEFT_INVALID_ARGUMENT},
     {"listen",
      "nonsense|127.0.0.1:99999|127.0.0.1:|:|127.0.0.1:x||:80|::1:80|[]:80|"
      "127.0.0.1:-1|off|127.0.0.1:65536|h/x:1",
@@ -229,6 +267,39 @@ START_TEST(values_are_taken)
 }
 END_TEST
 
+START_TEST(cluster_flags)
+{
+    weft_options o = parse(SHARD("experts"), "");
+    ck_assert_int_eq(o.role, WEFT_ROLE_EXPERTS);
+    ck_assert_str_eq(o.listen.text, "127.0.0.1:0"); /* not that of serve */
+    ck_assert(o.http.off);
+    ck_assert_ptr_null(o.id);
+    ck_assert_ptr_null(o.advertise.text);
+    ck_assert_int_eq(o.expert_bytes, 0);
+    o = parse(SHARD("layers") "|--stages|3|--stage|2|--group|7|--listen|"
+                              "0.0.0.0:5|--advertise|a.b:0|--http|[::1]:9|"
+                              "--id|x.y_z-1|--profile|exact|--link-cert|c|"
+                              "--link-key|k|--link-ca|a",
+              "");
+    ck_assert_int_eq(o.role, WEFT_ROLE_LAYERS);
+    ck_assert_int_eq(o.stages, 3);
+    ck_assert_int_eq(o.stage, 2);
+    ck_assert_int_eq(o.group, 7);
+    ck_assert_str_eq(o.advertise.at.host, "a.b");
+    ck_assert_int_eq(o.http.at.port, 9);
+    ck_assert_str_eq(o.id, "x.y_z-1");
+    ck_assert_int_eq(o.profile, WEFT_EXACT);
+    ck_assert_str_eq(o.link_ca, "a");
+    o = parse(ROUTER "|--members|f|--expert-replicas|2", "");
+    ck_assert_int_eq(o.role, WEFT_ROLE_ROUTER);
+    ck_assert_int_eq(o.listen.at.port, 7070);
+    ck_assert_int_eq(o.http.at.port, 7080);
+    ck_assert_str_eq(o.members, "f");
+    ck_assert_int_eq(o.expert_replicas, 2);
+    ck_assert_int_eq(parse("serve|--model|m|--stages|64", "").stages, 64);
+}
+END_TEST
+
 START_TEST(words_and_repeats)
 {
     const weft_options o =
@@ -306,25 +377,21 @@ START_TEST(help_tells_flags)
     weft_err err = {0};
     ck_assert_int_eq(weft_help_print_command(out, "serve", &err), WEFT_OK);
     ck_assert_int_eq(weft_help_print_command(out, "generate", &err), WEFT_OK);
+    ck_assert_int_eq(weft_help_print_command(out, "shard", &err), WEFT_OK);
     ck_assert_int_eq(fclose(out), 0);
     static const char *const told[] = {
-        "--model DIR",
-        "--listen HOST:PORT",
-        "127.0.0.1:7070",
-        "--kv-bytes SIZE",
-        "WEFT_KV_BYTES",
-        "bf16|exact",
-        "--drain-seconds",
-        "--stop STR",
-        "not built: cuda|simt",
-        "not built: amx",
-        "above 1",
-        "--ids",
+        "--model DIR",          "--listen HOST:PORT",
+        "127.0.0.1:7070",       "--kv-bytes SIZE",
+        "WEFT_KV_BYTES",        "bf16|exact",
+        "--drain-seconds",      "--stop STR",
+        "not built: cuda|simt", "not built: amx",
+        "--expert-shards N",    "--advertise HOST:PORT",
+        "layers|experts",       "--ids",
     };
     for (size_t i = 0; i < sizeof told / sizeof told[0]; i++)
         ck_assert_msg(strstr(text, told[i]) != NULL, "help lacks %s", told[i]);
     free(text);
-    ck_assert_int_eq(weft_help_print_command(stdout, "shard", &err),
+    ck_assert_int_eq(weft_help_print_command(stdout, "plan", &err),
                      WEFT_UNIMPLEMENTED);
     ck_assert_int_eq(weft_help_print_command(stdout, "nonsense", &err),
                      WEFT_INVALID_ARGUMENT);
@@ -374,6 +441,7 @@ int main(void)
     tcase_add_loop_test(t, bad_values_are_refused, 0, COUNT(bads));
     tcase_add_test(t, defaults);
     tcase_add_test(t, values_are_taken);
+    tcase_add_test(t, cluster_flags);
     tcase_add_test(t, words_and_repeats);
     tcase_add_test(t, environment_comes_second);
     tcase_add_test(t, a_long_value_stays_one_short_line);

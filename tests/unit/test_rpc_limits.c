@@ -368,7 +368,7 @@ START_TEST(a_connection_that_fails_is_tried_again_once)
     int fd = -1;
     pthread_t thread;
     void *taken = NULL;
-    char name[WEFT_ADDRESS_BYTES];
+    char name[WEFT_ADDRESS_TEXT_BYTES];
     weft_client *client = NULL;
     ck_assert_int_eq(weft_address_parse("127.0.0.1:0", &address, NULL),
                      WEFT_OK);

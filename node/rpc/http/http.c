@@ -17,7 +17,7 @@ enum {
 struct weft_http_server {
     struct MHD_Daemon *daemon;
     weft_http_ops ops;
-    char address[WEFT_ADDRESS_BYTES];
+    char address[WEFT_ADDRESS_TEXT_BYTES];
 };
 
 static const char PLAIN[] = "text/plain; charset=utf-8";
