@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "node/app/commands.h"
+#include "node/base/failpoint.h"
 
 static const char *from_environment(void *arg, const char *name)
 {
@@ -51,6 +52,12 @@ int main(int argc, char **argv)
     if (weft_options_parse(argc, argv, from_environment, NULL, &options,
                            &err) != WEFT_OK)
         return weft_fail_with(WEFT_EXIT_USAGE, &err);
+#ifdef WEFT_FAILPOINTS
+    const char *const failpoints = getenv("WEFT_FAILPOINTS");
+    if (weft_failpoints_set(failpoints == NULL ? "" : failpoints, &err) !=
+        WEFT_OK)
+        return weft_fail_with(WEFT_EXIT_USAGE, &err);
+#endif
     weft_log_set_level(options.log_level);
     return run[options.command](&options);
 }

@@ -75,4 +75,7 @@ void weft_version_print(FILE *out)
         (void)fprintf(out, " %s", ops->name);
     }
     (void)fprintf(out, "\nbackends cpu\n");
+#ifdef WEFT_FAILPOINTS
+    (void)fprintf(out, "failpoints yes\n");
+#endif
 }
