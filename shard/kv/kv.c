@@ -52,6 +52,8 @@ static void fill_offsets(const weft_model_config *config,
     int64_t seen[WEFT_KINDS] = {0};
     for (int32_t l = 0; l < config->n_layer; l++) {
         const weft_kind k = config->kind[l];
+        layout->layer_offset[l] = layout->index_offset[l] = -1;
+        if (l < config->first_layer || l >= config->end_layer) continue;
         layout->layer_offset[l] = seen[k] * tokens * layout->row_bytes[k];
         layout->index_offset[l] =
             k == WEFT_FULL && layout->index_row_bytes > 0
@@ -109,12 +111,14 @@ static weft_status check_layout_input(const weft_model_config *config,
                          PAGE_TOKENS_MAX);
     const int64_t layers =
         (int64_t)config->n_kind[WEFT_FULL] + config->n_kind[WEFT_WINDOW];
-    if (layers != config->n_layer || layers < 1 || layers > WEFT_LAYERS_MAX)
+    const int32_t first = config->first_layer, end = config->end_layer;
+    if (first < 0 || first >= end || end > config->n_layer ||
+        config->n_layer > WEFT_LAYERS_MAX || layers != (int64_t)end - first)
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
-                         "KV layout of %d full and %d window layers, but the "
-                         "model has %d (1 to %d)",
+                         "KV layout of %d full and %d window layers, but "
+                         "layers %d to %d of %d are computed here (of 1 to %d)",
                          config->n_kind[WEFT_FULL], config->n_kind[WEFT_WINDOW],
-                         config->n_layer, WEFT_LAYERS_MAX);
+                         first, end, config->n_layer, WEFT_LAYERS_MAX);
     return WEFT_OK;
 }
 

@@ -36,12 +36,14 @@ typedef struct weft_kv_layout {
     int64_t slab_bytes;
     int32_t slab_pages[WEFT_KINDS]; /* pages in a slab of that kind */
     double waste; /* worst share of a slab that no page uses */
-    /* Byte offset inside a page of layer l's rows, and of its index keys. */
+    /* Byte offset inside a page of layer l's rows, and of its index keys; -1:
+     * another stage has the layer, or it has no index keys. */
     int64_t layer_offset[WEFT_LAYERS_MAX];
     int64_t index_offset[WEFT_LAYERS_MAX];
 } weft_kv_layout;
 
-/* INVALID_ARGUMENT: page_tokens out of [1, 65536], or a size overflows. */
+/* Of the layers [first_layer, end_layer) that n_kind counts.
+ * INVALID_ARGUMENT: page_tokens out of [1, 65536], or a size overflows. */
 WEFT_MUST_CHECK weft_status weft_kv_layout_make(const weft_model_config *config,
                                                 weft_dtype dtype,
                                                 int32_t page_tokens,

@@ -7,6 +7,7 @@
 
 #include "kernels/matrix.h"
 #include "node/base/check.h"
+#include "node/base/hash.h"
 
 void *weft_loader_place(weft_loader *loader, size_t n)
 {
@@ -23,7 +24,7 @@ static void need_staging(weft_loader *loader, size_t n)
 
 static void mark_used(weft_loader *loader, weft_tensor *t, bool is_scale)
 {
-    if (t->used || loader->base != NULL) return;
+    if (t->used || !loader->counts) return;
     t->used = true;
     loader->n_used++;
     loader->file_bytes += t->bytes;
@@ -85,6 +86,7 @@ static weft_status damaged(const weft_loader *loader, const weft_tensor *t,
 static void advance(weft_loader *loader, size_t n)
 {
     const int64_t total = loader->total_bytes;
+    loader->read_bytes += (int64_t)n;
     loader->done_bytes += (int64_t)n;
     if (loader->done_bytes > total) loader->done_bytes = total;
     const int64_t untold = loader->done_bytes - loader->told_bytes;
@@ -104,6 +106,8 @@ static weft_status read_elements(weft_loader *loader, const weft_tensor *t,
     WEFT_TRY(weft_tensor_set_read(loader->set, t, first * (int64_t)item, out,
                                   (size_t)n * item, err));
     advance(loader, (size_t)n * item);
+    if (loader->hash != NULL)
+        *loader->hash = weft_hash_fnv(*loader->hash, out, (size_t)n * item);
     if (t->dtype != WEFT_STORED_F8_E4M3) return WEFT_OK;
     const uint8_t *const codes = out;
     uint8_t bad = 0; /* one pass without branches, then the place */

@@ -22,6 +22,7 @@ typedef struct weft_loader {
     const weft_tensor_set *set;
     const weft_model_config *config;
     weft_profile profile;
+    weft_part_of_model part; /* what of the model is walked */
 
     unsigned char *base; /* NULL: only check and add up */
     size_t used;
@@ -31,8 +32,11 @@ typedef struct weft_loader {
     unsigned char *staging;
     size_t staging_need;
 
-    int64_t n_used, n_params, file_bytes; /* counted without a base */
+    bool counts; /* tensors are marked as used, and counted here */
+    int64_t n_used, n_params, file_bytes;
     int64_t n_biasless; /* routers without the bias their method wants */
+    int64_t read_bytes; /* that were read from files */
+    uint64_t *hash;     /* of the bytes as read; NULL: none */
     weft_progress_fn progress;
     void *progress_arg;
     int64_t done_bytes, told_bytes, total_bytes;
@@ -85,8 +89,14 @@ WEFT_MUST_CHECK weft_status weft_loader_table(weft_loader *loader,
                                               weft_dtype *dtype_out,
                                               weft_err *err);
 
-/* The whole model. `out` NULL when only adding up; else it lies in the block,
- * with its arrays. */
+/* One routed expert of a layer that has them. */
+WEFT_MUST_CHECK weft_status weft_loader_expert(weft_loader *loader,
+                                               int32_t layer, int32_t expert,
+                                               weft_mlp_weights *out,
+                                               weft_err *err);
+
+/* The loader's part of the model. `out` NULL when only adding up; else it lies
+ * in the block, with its arrays. */
 WEFT_MUST_CHECK weft_status weft_loader_walk(weft_loader *loader,
                                              weft_weights *out, weft_err *err);
 

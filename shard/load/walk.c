@@ -170,23 +170,30 @@ static weft_status take_packed_expert(weft_loader *loader, const char *prefix,
     return weft_loader_matrix(loader, &part, &out->down, err);
 }
 
-static weft_status take_experts(weft_loader *loader, const char *prefix,
-                                weft_layer_weights *out, weft_err *err)
+/* `prefix` is that of the layer's MLP. */
+static weft_status take_expert(weft_loader *loader, const char *prefix,
+                               int32_t expert, weft_mlp_weights *out,
+                               weft_err *err)
 {
     name_text name;
     char one[96];
+    if (is_there(loader, name_of(name, "%sexperts.gate_up_proj", prefix)))
+        return take_packed_expert(loader, prefix, expert, out, err);
+    (void)snprintf(one, sizeof one, "%sexperts.%d.", prefix, (int)expert);
+    return take_mlp(loader, one, loader->config->moe_intermediate_size, out,
+                    err);
+}
+
+static weft_status take_experts(weft_loader *loader, const char *prefix,
+                                weft_layer_weights *out, weft_err *err)
+{
     const weft_model_config *const c = loader->config;
-    const bool packed =
-        is_there(loader, name_of(name, "%sexperts.gate_up_proj", prefix));
     weft_mlp_weights *const experts = weft_loader_place(
         loader, (size_t)c->n_expert * sizeof(weft_mlp_weights));
     out->experts = experts;
     for (int32_t e = 0; e < c->n_expert; e++) {
         weft_mlp_weights expert;
-        (void)snprintf(one, sizeof one, "%sexperts.%d.", prefix, (int)e);
-        WEFT_TRY(packed ? take_packed_expert(loader, prefix, e, &expert, err)
-                        : take_mlp(loader, one, c->moe_intermediate_size,
-                                   &expert, err));
+        WEFT_TRY(take_expert(loader, prefix, e, &expert, err));
         if (experts != NULL) experts[e] = expert;
     }
     return WEFT_OK;
@@ -205,14 +212,28 @@ static weft_status take_moe(weft_loader *loader, const char *prefix,
         if (is_there(loader, name))
             WEFT_TRY(weft_loader_vector(loader, name, c->n_expert, 0,
                                         &out->router_bias, err));
-        else if (loader->base == NULL)
+        else if (loader->counts)
             loader->n_biasless++;
     }
-    WEFT_TRY(take_experts(loader, prefix, out, err));
+    if (loader->part.experts) WEFT_TRY(take_experts(loader, prefix, out, err));
     if (c->shared_intermediate_size == 0) return WEFT_OK;
     (void)snprintf(shared, sizeof shared, "%sshared_experts.", prefix);
     return take_mlp(loader, shared, c->shared_intermediate_size, &out->mlp,
                     err);
+}
+
+static void mlp_prefix(char prefix[64], int32_t layer)
+{
+    (void)snprintf(prefix, 64, "model.layers.%d.mlp.", (int)layer);
+}
+
+weft_status weft_loader_expert(weft_loader *loader, int32_t layer,
+                               int32_t expert, weft_mlp_weights *out,
+                               weft_err *err)
+{
+    char prefix[64];
+    mlp_prefix(prefix, layer);
+    return take_expert(loader, prefix, expert, out, err);
 }
 
 static weft_status take_layer(weft_loader *loader, int32_t layer,
@@ -231,7 +252,7 @@ static weft_status take_layer(weft_loader *loader, int32_t layer,
         name_of(name, "model.layers.%d.post_attention_layernorm.weight",
                 (int)layer),
         c->hidden_size, 0, &out->post_norm, err));
-    (void)snprintf(prefix, sizeof prefix, "model.layers.%d.mlp.", (int)layer);
+    mlp_prefix(prefix, layer);
     if (c->moe[layer]) return take_moe(loader, prefix, out, err);
     return take_mlp(loader, prefix, c->intermediate_size, &out->mlp, err);
 }
@@ -240,21 +261,25 @@ weft_status weft_loader_walk(weft_loader *loader, weft_weights *out,
                              weft_err *err)
 {
     const weft_model_config *const c = loader->config;
+    const weft_part_of_model *const part = &loader->part;
     static const char embed[] = "model.embed_tokens.weight";
+    const size_t layers_bytes = (size_t)c->n_layer * sizeof(weft_layer_weights);
     weft_weights unused;
     weft_weights *const w = out != NULL ? out : &unused;
     memset(w, 0, sizeof *w);
-    weft_layer_weights *const layers = weft_loader_place(
-        loader, (size_t)c->n_layer * sizeof(weft_layer_weights));
+    weft_layer_weights *const layers = weft_loader_place(loader, layers_bytes);
     w->layers = layers;
-    WEFT_TRY(weft_loader_table(loader, embed, c->vocab_size, c->hidden_size,
-                               &w->embed, &w->embed_dtype, err));
-    for (int32_t i = 0; i < c->n_layer; i++) {
+    if (layers != NULL) memset(layers, 0, layers_bytes);
+    if (part->embed)
+        WEFT_TRY(weft_loader_table(loader, embed, c->vocab_size, c->hidden_size,
+                                   &w->embed, &w->embed_dtype, err));
+    for (int32_t i = part->first_layer; i < part->end_layer; i++) {
         weft_layer_weights layer;
         memset(&layer, 0, sizeof layer);
         WEFT_TRY(take_layer(loader, i, &layer, err));
         if (layers != NULL) layers[i] = layer;
     }
+    if (!part->head) return WEFT_OK;
     WEFT_TRY(weft_loader_vector(loader, "model.norm.weight", c->hidden_size, 0,
                                 &w->final_norm, err));
     return take_whole(loader, c->tie_embeddings ? embed : "lm_head.weight",

@@ -17,7 +17,12 @@ struct weft_checkpoint {
     weft_tensor_set set;
     weft_model_config config;
     weft_profile profile;
+    weft_part_of_model part;
     weft_checkpoint_stats stats;
+    int64_t read_bytes;
+    /* What single experts are read through: of this size once one was. */
+    unsigned char *staging;
+    size_t staging_bytes;
 };
 
 /* Lies at the front of the block that holds everything else. */
@@ -70,21 +75,6 @@ static weft_status settle_layout(const weft_tensor_set *set,
                      layout);
 }
 
-static uint64_t hash_int(uint64_t hash, int64_t value)
-{
-    unsigned char bytes[8];
-    for (int i = 0; i < 8; i++)
-        bytes[i] = (unsigned char)((uint64_t)value >> (8 * i));
-    return weft_hash_fnv(hash, bytes, sizeof bytes);
-}
-
-static uint64_t hash_real(uint64_t hash, double value)
-{
-    int64_t bits = 0;
-    memcpy(&bits, &value, sizeof bits);
-    return hash_int(hash, bits);
-}
-
 /* What changes the answer and does not show in a tensor's shape. */
 static uint64_t hash_config(uint64_t hash, const weft_model_config *c)
 {
@@ -98,9 +88,9 @@ static uint64_t hash_config(uint64_t hash, const weft_model_config *c)
                             c->norm_topk,        c->dynamic_rsf,
                             c->tie_embeddings};
     for (size_t i = 0; i < sizeof ints / sizeof *ints; i++)
-        hash = hash_int(hash, ints[i]);
+        hash = weft_hash_int(hash, ints[i]);
     for (int32_t i = 0; i < c->n_layer; i++)
-        hash = hash_int(hash, (int64_t)c->kind[i] * 2 + c->moe[i]);
+        hash = weft_hash_int(hash, (int64_t)c->kind[i] * 2 + c->moe[i]);
     const double reals[] = {(double)c->rms_norm_eps,
                             (double)c->routed_scaling,
                             c->yarn.factor,
@@ -109,13 +99,13 @@ static uint64_t hash_config(uint64_t hash, const weft_model_config *c)
                             c->yarn.original_context,
                             (double)c->yarn.cos_sin_factor};
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++)
-        hash = hash_real(hash, reals[i]);
+        hash = weft_hash_real(hash, reals[i]);
     for (int32_t k = 0; k < WEFT_KINDS; k++) {
         const weft_geometry *const g = &c->geometry[k];
-        hash = hash_int(hash, g->n_head * 4096 + g->qk_nope_head_dim);
-        hash = hash_int(hash, (int64_t)g->gate);
-        hash = hash_real(hash, g->rope_theta);
-        hash = hash_real(hash, (double)g->softmax_scale);
+        hash = weft_hash_int(hash, g->n_head * 4096 + g->qk_nope_head_dim);
+        hash = weft_hash_int(hash, (int64_t)g->gate);
+        hash = weft_hash_real(hash, g->rope_theta);
+        hash = weft_hash_real(hash, (double)g->softmax_scale);
     }
     return hash;
 }
@@ -144,14 +134,22 @@ static weft_status hash_weights(const weft_checkpoint *cp, uint64_t *hash_out,
         const weft_tensor *const t = cp->set.tensors[i];
         if (!t->used) continue;
         hash = weft_hash_fnv(hash, t->name, strlen(t->name) + 1);
-        hash = hash_int(hash, (int64_t)t->dtype);
+        hash = weft_hash_int(hash, (int64_t)t->dtype);
         for (int32_t d = 0; d < t->n_dims; d++)
-            hash = hash_int(hash, t->dims[d]);
+            hash = weft_hash_int(hash, t->dims[d]);
         if (i_used++ % every == 0)
             WEFT_TRY(hash_bytes(&cp->set, t, &hash, err));
     }
     *hash_out = hash;
     return WEFT_OK;
+}
+
+static weft_loader loader_of(const weft_checkpoint *cp)
+{
+    return (weft_loader){.set = &cp->set,
+                         .config = &cp->config,
+                         .profile = cp->profile,
+                         .part = cp->part};
 }
 
 /* Places what the block begins with, then all weights. */
@@ -167,8 +165,9 @@ static weft_status measure(weft_checkpoint *cp, weft_remark_fn remark,
                            void *arg, weft_err *err)
 {
     weft_model *none = NULL;
-    weft_loader loader = {
-        .set = &cp->set, .config = &cp->config, .profile = cp->profile};
+    weft_loader loader = loader_of(cp);
+    loader.counts = true;
+    for (size_t i = 0; i < cp->set.n; i++) cp->set.tensors[i]->used = false;
     WEFT_TRY(walk(&loader, &none, err));
     cp->stats.n_used = loader.n_used;
     cp->stats.n_params = loader.n_params;
@@ -190,6 +189,10 @@ static weft_status validate(weft_checkpoint *cp, weft_remark_fn remark,
                             void *arg, weft_err *err)
 {
     weft_leftover left = {0};
+    cp->part = (weft_part_of_model){.end_layer = cp->config.n_layer,
+                                    .embed = true,
+                                    .head = true,
+                                    .experts = true};
     settle_shared_width(&cp->set, &cp->config, remark, arg);
     WEFT_TRY(settle_layout(&cp->set, &cp->config, remark, arg, err));
     WEFT_TRY(measure(cp, remark, arg, err));
@@ -231,6 +234,7 @@ void weft_checkpoint_close(weft_checkpoint *checkpoint)
 {
     if (checkpoint == NULL) return;
     weft_tensor_set_deinit(&checkpoint->set);
+    weft_mem_free(checkpoint->staging);
     weft_mem_free(checkpoint);
 }
 
@@ -238,6 +242,95 @@ const weft_checkpoint_stats *
 weft_checkpoint_get_stats(const weft_checkpoint *checkpoint)
 {
     return &checkpoint->stats;
+}
+
+int64_t weft_checkpoint_read_bytes(const weft_checkpoint *checkpoint)
+{
+    return checkpoint->read_bytes;
+}
+
+weft_status weft_checkpoint_set_part(weft_checkpoint *checkpoint,
+                                     const weft_part_of_model *part,
+                                     weft_err *err)
+{
+    const int32_t n_layer = checkpoint->config.n_layer;
+    if (part->first_layer < 0 || part->first_layer > part->end_layer ||
+        part->end_layer > n_layer)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "layers %d to %d: the model has %d", part->first_layer,
+                         part->end_layer, n_layer);
+    checkpoint->part = *part;
+    return measure(checkpoint, NULL, NULL, err);
+}
+
+static weft_status check_expert(const weft_checkpoint *cp, int32_t layer,
+                                int32_t expert, weft_err *err)
+{
+    const weft_model_config *const c = &cp->config;
+    if (layer < 0 || layer >= c->n_layer || !c->moe[layer])
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "layer %d has no routed experts", layer);
+    if (expert < 0 || expert >= c->n_expert)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "layer %d: expert %d, but there are %d", layer, expert,
+                         c->n_expert);
+    return WEFT_OK;
+}
+
+/* Experts of a layer may be stored in different types; the largest counts. */
+weft_status weft_checkpoint_expert_bytes(weft_checkpoint *checkpoint,
+                                         int32_t layer, int64_t *bytes_out,
+                                         weft_err *err)
+{
+    size_t most = 0;
+    WEFT_TRY(check_expert(checkpoint, layer, 0, err));
+    for (int32_t e = 0; e < checkpoint->config.n_expert; e++) {
+        weft_loader loader = loader_of(checkpoint);
+        weft_mlp_weights unused;
+        WEFT_TRY(weft_loader_expert(&loader, layer, e, &unused, err));
+        if (loader.used > most) most = loader.used;
+    }
+    *bytes_out = (int64_t)most;
+    return WEFT_OK;
+}
+
+static weft_status grow_staging(weft_checkpoint *cp, size_t n, weft_err *err)
+{
+    if (n <= cp->staging_bytes) return WEFT_OK;
+    unsigned char *const staging = weft_mem_new_aligned(WEFT_PLACE_BYTES, n);
+    if (staging == NULL)
+        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
+                         "no memory for %zu bytes to read an expert through",
+                         n);
+    weft_mem_free(cp->staging);
+    cp->staging = staging;
+    cp->staging_bytes = n;
+    return WEFT_OK;
+}
+
+weft_status weft_checkpoint_load_expert(weft_checkpoint *checkpoint,
+                                        int32_t layer, int32_t expert,
+                                        void *block, int64_t bytes,
+                                        weft_mlp_weights *out,
+                                        uint64_t *hash_out, weft_err *err)
+{
+    weft_loader sizes = loader_of(checkpoint);
+    weft_loader loader = sizes;
+    uint64_t hash = WEFT_FNV_START;
+    WEFT_TRY(check_expert(checkpoint, layer, expert, err));
+    WEFT_TRY(weft_loader_expert(&sizes, layer, expert, out, err));
+    if (bytes < (int64_t)sizes.used)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "layer %d: expert %d takes %zu bytes, given are %lld",
+                         layer, expert, sizes.used, (long long)bytes);
+    WEFT_TRY(grow_staging(checkpoint, sizes.staging_need, err));
+    loader.base = block;
+    loader.staging = checkpoint->staging;
+    loader.hash = &hash;
+    const weft_status st = weft_loader_expert(&loader, layer, expert, out, err);
+    checkpoint->read_bytes += loader.read_bytes;
+    *hash_out = hash;
+    return st;
 }
 
 static void tell_end(const weft_loader *loader)
@@ -253,12 +346,10 @@ weft_status weft_model_load(weft_checkpoint *checkpoint,
 {
     const weft_checkpoint_stats *const stats = &checkpoint->stats;
     weft_model *model = NULL;
-    weft_loader loader = {.set = &checkpoint->set,
-                          .config = &checkpoint->config,
-                          .profile = checkpoint->profile,
-                          .progress = progress,
-                          .progress_arg = arg,
-                          .total_bytes = stats->file_bytes};
+    weft_loader loader = loader_of(checkpoint);
+    loader.progress = progress;
+    loader.progress_arg = arg;
+    loader.total_bytes = stats->file_bytes;
     loader.staging =
         weft_mem_new_aligned(WEFT_PLACE_BYTES, (size_t)stats->staging_bytes);
     loader.base =
@@ -269,6 +360,7 @@ weft_status weft_model_load(weft_checkpoint *checkpoint,
                        "no memory for %lld bytes of weights",
                        (long long)stats->resident_bytes);
     if (st == WEFT_OK) st = walk(&loader, &model, err);
+    checkpoint->read_bytes += loader.read_bytes;
     if (st == WEFT_OK)
         WEFT_ASSERT(loader.used == (size_t)stats->resident_bytes);
     weft_mem_free(loader.staging);

@@ -109,16 +109,22 @@ typedef struct weft_part_of_model {
 WEFT_MUST_CHECK weft_status weft_checkpoint_set_part(
     weft_checkpoint *checkpoint, const weft_part_of_model *part, weft_err *err);
 
-/* Bytes that one routed expert of that layer takes in memory. */
+/* Bytes that one routed expert of that layer takes in memory: the largest, if
+ * they are stored in different types. INVALID_ARGUMENT: no such expert. */
 WEFT_MUST_CHECK weft_status
 weft_checkpoint_expert_bytes(weft_checkpoint *checkpoint, int32_t layer,
                              int64_t *bytes_out, weft_err *err);
 /* Reads one routed expert into block [bytes], 64-byte aligned: the matrices
- * point into it. *hash_out is FNV of the stored bytes, gate, up, down. One
+ * point into it, with the same bits as in a whole model. *hash_out is FNV of
+ * the stored bytes, gate, up, down, each behind its scales if it has any. One
  * thread at a time. */
 WEFT_MUST_CHECK weft_status weft_checkpoint_load_expert(
     weft_checkpoint *checkpoint, int32_t layer, int32_t expert, void *block,
     int64_t bytes, weft_mlp_weights *out, uint64_t *hash_out, weft_err *err);
+
+/* Bytes of weights that load and load_expert have read from the files, of all
+ * calls together. */
+int64_t weft_checkpoint_read_bytes(const weft_checkpoint *checkpoint);
 
 /* Bytes of weights done so far, of all. Called from the loading thread. */
 typedef void (*weft_progress_fn)(void *arg, int64_t done_bytes,

@@ -124,29 +124,39 @@ static void experts_out(weft_forward *f, const weft_layer_weights *w,
     f->ops->gemm(f->threads, f->gemms, n);
 }
 
-static void mixture(weft_forward *f, const weft_layer_weights *w, int32_t layer,
+/* Everything that reads the layer's input beside the routed experts. */
+static int32_t list_shared_in(weft_forward *f, const weft_layer_weights *w,
+                              int32_t n, int32_t n_rows)
+{
+    if (w->mlp.gate.data == NULL) return n;
+    f->gemms[n++] =
+        weft_forward_product(f, &w->mlp.gate, f->x, f->mlp_gate, n_rows);
+    f->gemms[n++] =
+        weft_forward_product(f, &w->mlp.up, f->x, f->mlp_up, n_rows);
+    return n;
+}
+
+static int32_t list_router(weft_forward *f, const weft_layer_weights *w,
+                           int32_t n_rows)
+{
+    f->gemms[0] =
+        weft_forward_product(f, &w->router, f->x, f->router_logits, n_rows);
+    f->gemms[0].round = WEFT_ROUND_NONE; /* router logits stay fp32 */
+    return 1;
+}
+
+static void act_shared(weft_forward *f, const weft_layer_weights *w,
+                       int32_t n_rows)
+{
+    if (w->mlp.gate.data == NULL) return;
+    silu_mul(f, f->mlp_gate, f->mlp_up, n_rows, w->mlp.gate.n_out);
+}
+
+static void combine(weft_forward *f, const weft_layer_weights *w,
                     int32_t n_rows)
 {
     const weft_model_config *const c = f->config;
     const bool shared = w->mlp.gate.data != NULL;
-    int32_t n = 0;
-    f->gemms[n] =
-        weft_forward_product(f, &w->router, f->x, f->router_logits, n_rows);
-    f->gemms[n++].round = WEFT_ROUND_NONE; /* router logits stay fp32 */
-    if (shared) {
-        f->gemms[n++] =
-            weft_forward_product(f, &w->mlp.gate, f->x, f->mlp_gate, n_rows);
-        f->gemms[n++] =
-            weft_forward_product(f, &w->mlp.up, f->x, f->mlp_up, n_rows);
-    }
-    f->ops->gemm(f->threads, f->gemms, n);
-    if (shared) silu_mul(f, f->mlp_gate, f->mlp_up, n_rows, w->mlp.gate.n_out);
-    route(f, w, layer, n_rows);
-    group_by_expert(f, n_rows);
-    experts_in(f, w);
-    silu_mul(f, f->expert_gate, f->expert_up, n_rows * c->top_k,
-             c->moe_intermediate_size);
-    experts_out(f, w, n_rows);
     const weft_combine combine = {
         .expert_rows = f->expert_out,
         .row_of = f->row_of,
@@ -163,11 +173,70 @@ static void mixture(weft_forward *f, const weft_layer_weights *w, int32_t layer,
     f->ops->combine(f->threads, &combine);
 }
 
-void weft_forward_ffn(weft_forward *f, int32_t layer, int32_t n_rows)
+/* Experts of this process: few long runs of products, whose order of outputs
+ * is nobody's concern. */
+static void mixture(weft_forward *f, const weft_layer_weights *w, int32_t layer,
+                    int32_t n_rows)
+{
+    const weft_model_config *const c = f->config;
+    const int32_t n = list_shared_in(f, w, list_router(f, w, n_rows), n_rows);
+    f->ops->gemm(f->threads, f->gemms, n);
+    act_shared(f, w, n_rows);
+    route(f, w, layer, n_rows);
+    group_by_expert(f, n_rows);
+    experts_in(f, w);
+    silu_mul(f, f->expert_gate, f->expert_up, n_rows * c->top_k,
+             c->moe_intermediate_size);
+    experts_out(f, w, n_rows);
+    combine(f, w, n_rows);
+}
+
+/* Experts elsewhere: asked as soon as it is known which, and the shared expert
+ * is computed while they are away. x is read there until the answers are in,
+ * and is not written before. */
+static void ask(weft_forward *f, const weft_layer_weights *w, int32_t layer,
+                int32_t n_rows)
+{
+    const weft_experts *const experts = f->options.experts;
+    f->ops->gemm(f->threads, f->gemms, list_router(f, w, n_rows));
+    route(f, w, layer, n_rows);
+    f->call = (weft_experts_call){
+        .lane = f->options.lane,
+        .layer = layer,
+        .n_rows = n_rows,
+        .top_k = f->config->top_k,
+        .x = f->x,
+        .experts = f->route_experts,
+        .out = f->expert_out,
+    };
+    f->is_away = true;
+    experts->dispatch(experts->arg, &f->call);
+    const int32_t n = list_shared_in(f, w, 0, n_rows);
+    if (n == 0) return;
+    f->ops->gemm(f->threads, f->gemms, n);
+    act_shared(f, w, n_rows);
+    f->gemms[0] = weft_forward_product(f, &w->mlp.down, f->mlp_gate,
+                                       f->shared_out, n_rows);
+    f->ops->gemm(f->threads, f->gemms, 1);
+}
+
+void weft_forward_ffn_begin(weft_forward *f, int32_t layer, int32_t n_rows)
 {
     const weft_layer_weights *const w = &f->weights->layers[layer];
-    if (w->experts == NULL)
+    if (!f->config->moe[layer])
         dense(f, &w->mlp, n_rows);
-    else
+    else if (f->options.experts == NULL)
         mixture(f, w, layer, n_rows);
+    else
+        ask(f, w, layer, n_rows);
+}
+
+weft_status weft_forward_ffn_collect(weft_forward *f, weft_err *err)
+{
+    const weft_experts *const experts = f->options.experts;
+    if (!f->is_away) return WEFT_OK;
+    f->is_away = false;
+    WEFT_TRY(experts->collect(experts->arg, &f->call, err));
+    combine(f, &f->weights->layers[f->call.layer], f->call.n_rows);
+    return WEFT_OK;
 }

@@ -77,7 +77,7 @@ static void plan_attention(weft_forward *f, bump *b)
     f->q_absorbed = take_floats(b, tile, w.absorbed);
     f->latent_out = take_floats(b, tile, w.latent_out);
     f->heads_out = take_floats(b, rows, w.heads_out);
-    if (!c->dsa) return;
+    if (!c->dsa || c->n_kind[WEFT_FULL] == 0) return;
     f->index_q =
         take_floats(b, rows, (int64_t)c->index_n_head * c->index_head_dim);
     f->index_k = take_floats(b, rows, c->index_head_dim);
@@ -89,6 +89,13 @@ static void plan_attention(weft_forward *f, bump *b)
     f->index_scores = take_floats(b, scratch, 1);
 }
 
+static bool has_moe(const weft_model_config *c)
+{
+    for (int32_t l = c->first_layer; l < c->end_layer; l++)
+        if (c->moe[l]) return true;
+    return false;
+}
+
 static void plan_ffn(weft_forward *f, bump *b)
 {
     const weft_model_config *const c = f->config;
@@ -97,25 +104,26 @@ static void plan_ffn(weft_forward *f, bump *b)
         larger(c->intermediate_size, c->shared_intermediate_size);
     f->mlp_gate = take_floats(b, rows, width);
     f->mlp_up = take_floats(b, rows, width);
-    if (c->n_expert == 0) return;
+    if (!has_moe(c)) return;
     const int64_t slots = rows * c->top_k;
     f->shared_out = take_floats(b, rows, c->hidden_size);
     f->router_logits = take_floats(b, rows, c->n_expert);
     f->route_weights = take_floats(b, slots, 1);
     f->route_experts = take(b, slots, sizeof(int32_t));
-    f->expert_rows = take(b, slots, sizeof(int32_t));
     f->row_of = take(b, slots, sizeof(int32_t));
+    f->expert_out = take_floats(b, slots, c->hidden_size);
+    if (f->options.experts != NULL) return;
+    f->expert_rows = take(b, slots, sizeof(int32_t));
     f->expert_first = take(b, c->n_expert + 1, sizeof(int32_t));
     f->expert_gate = take_floats(b, slots, c->moe_intermediate_size);
     f->expert_up = take_floats(b, slots, c->moe_intermediate_size);
-    f->expert_out = take_floats(b, slots, c->hidden_size);
 }
 
 /* The longest list of products of one run: one for each head, or two for each
  * expert, and the few of the shared parts. */
-static int64_t gemms_max(const weft_model_config *c)
+static int64_t gemms_max(const weft_model_config *c, bool experts_here)
 {
-    int64_t n = 2 * (int64_t)c->n_expert;
+    int64_t n = experts_here ? 2 * (int64_t)c->n_expert : 0;
     for (int32_t k = 0; k < WEFT_KINDS; k++)
         if (c->n_kind[k] > 0) n = larger(n, c->geometry[k].n_head);
     return n + 8;
@@ -126,7 +134,8 @@ static size_t plan(weft_forward *f, void *base)
     const weft_model_config *const c = f->config;
     bump b = {.base = base};
     const int64_t rows = f->options.max_rows;
-    f->gemms = take(&b, gemms_max(c), sizeof *f->gemms);
+    f->gemms =
+        take(&b, gemms_max(c, f->options.experts == NULL), sizeof *f->gemms);
     f->positions = take(&b, rows, sizeof(int32_t));
     f->h = take_floats(&b, rows, c->hidden_size);
     f->x = take_floats(&b, rows, c->hidden_size);
@@ -181,6 +190,9 @@ weft_status weft_forward_create(const weft_model_config *config,
     for (int32_t k = 0; k < WEFT_KINDS; k++)
         if (config->n_kind[k] > 0)
             weft_config_inv_freq(config, (weft_kind)k, f->inv_freq[k]);
+    if (options->experts != NULL && f->row_of != NULL)
+        for (int32_t i = 0; i < options->max_rows * config->top_k; i++)
+            f->row_of[i] = i;
     *forward_out = f;
     return WEFT_OK;
 }
@@ -259,14 +271,20 @@ static void add_rows(weft_forward *f, int32_t n_rows)
     f->ops->add(f->threads, &add);
 }
 
-weft_status weft_forward_step(weft_forward *f, const weft_batch *batch,
-                              weft_err *err)
+/* The rows as the first layer here takes them. */
+static void begin_step(weft_forward *f, const weft_batch *batch)
 {
-    (void)err;
     const weft_model_config *const c = f->config;
     const int32_t n = batch->n_rows;
-    WEFT_ASSERT(n >= 1 && n <= f->options.max_rows);
+    WEFT_ASSERT(n >= 1 && n <= f->options.max_rows && !f->is_away);
+    f->n_rows = n;
     set_rows(f, batch);
+    if (batch->hidden != NULL) {
+        memcpy(f->h, batch->hidden,
+               (size_t)n * (size_t)c->hidden_size * sizeof *f->h);
+        return;
+    }
+    WEFT_ASSERT(f->weights->embed != NULL);
     const weft_embed embed = {
         .table = f->weights->embed,
         .ids = batch->tokens,
@@ -277,40 +295,103 @@ weft_status weft_forward_step(weft_forward *f, const weft_batch *batch,
         .width = c->hidden_size,
     };
     f->ops->embed(f->threads, &embed);
-    for (int32_t l = 0; l < c->n_layer; l++) {
-        norm_rows(f, f->weights->layers[l].input_norm, n);
-        weft_forward_attention(f, l, n);
-        add_rows(f, n);
-        norm_rows(f, f->weights->layers[l].post_norm, n);
-        weft_forward_ffn(f, l, n);
-        add_rows(f, n);
-        if (f->hooks.layer_out != NULL)
-            f->hooks.layer_out(f->hooks.arg, l, f->h, n);
+}
+
+/* One layer, up to where experts elsewhere have been asked. */
+static void begin_layer(weft_forward *f, int32_t l)
+{
+    const int32_t n = f->n_rows;
+    norm_rows(f, f->weights->layers[l].input_norm, n);
+    weft_forward_attention(f, l, n);
+    add_rows(f, n);
+    norm_rows(f, f->weights->layers[l].post_norm, n);
+    weft_forward_ffn_begin(f, l, n);
+}
+
+static weft_status end_layer(weft_forward *f, int32_t l, weft_err *err)
+{
+    WEFT_TRY(weft_forward_ffn_collect(f, err));
+    add_rows(f, f->n_rows);
+    if (f->hooks.layer_out != NULL)
+        f->hooks.layer_out(f->hooks.arg, l, f->h, f->n_rows);
+    return WEFT_OK;
+}
+
+weft_status weft_forward_step(weft_forward *f, const weft_batch *batch,
+                              weft_err *err)
+{
+    const weft_model_config *const c = f->config;
+    begin_step(f, batch);
+    for (int32_t l = c->first_layer; l < c->end_layer; l++) {
+        begin_layer(f, l);
+        WEFT_TRY(end_layer(f, l, err));
     }
     return WEFT_OK;
 }
 
-const float *weft_forward_logits(weft_forward *f, const int32_t *rows,
-                                 int32_t n, const weft_vocab_stat **stats_out)
+/* Whose experts are still away when the other has failed: what was asked is
+ * borrowed until it is collected, answered or not. */
+static void abandon(weft_forward *f)
+{
+    const weft_status st = weft_forward_ffn_collect(f, NULL);
+    (void)st;
+}
+
+/* While the experts of one are away, the other ends its layer and begins the
+ * next: a begins l, b ends l - 1 and begins l, a ends l. So the rows of a are
+ * in the cache of a layer before b attends there, and whoever waits does so
+ * while something of the other is under way as well. */
+weft_status weft_forward_step_pair(weft_forward *a, const weft_batch *batch_a,
+                                   weft_forward *b, const weft_batch *batch_b,
+                                   weft_err *err)
+{
+    const weft_model_config *const c = a->config;
+    begin_step(a, batch_a);
+    begin_step(b, batch_b);
+    weft_status st = WEFT_OK;
+    for (int32_t l = c->first_layer; st == WEFT_OK && l < c->end_layer; l++) {
+        begin_layer(a, l);
+        if (l > c->first_layer) st = end_layer(b, l - 1, err);
+        if (st != WEFT_OK) break;
+        begin_layer(b, l);
+        st = end_layer(a, l, err);
+    }
+    if (st == WEFT_OK) st = end_layer(b, c->end_layer - 1, err);
+    if (st != WEFT_OK) {
+        abandon(a);
+        abandon(b);
+    }
+    return st;
+}
+
+const float *weft_forward_hidden(const weft_forward *forward)
+{
+    return forward->h;
+}
+
+/* Row by row: the chosen rows are rarely neighbours. */
+static void norm_final(weft_forward *f, const float *h, int32_t i)
 {
     const weft_model_config *const c = f->config;
-    WEFT_ASSERT(n >= 1 && n <= f->options.max_logits_rows);
-    for (int32_t i = 0; i < n; i++) {
-        /* Row by row: the chosen rows are rarely neighbours. */
-        const weft_rms_norm norm = {
-            .x = f->h + (int64_t)rows[i] * c->hidden_size,
-            .w = f->weights->final_norm,
-            .y = f->final + (int64_t)i * c->hidden_size,
-            .x_stride = c->hidden_size,
-            .y_stride = c->hidden_size,
-            .n_row = 1,
-            .width = c->hidden_size,
-            .eps = c->rms_norm_eps,
-            .scale = 1.0F,
-            .round = f->round,
-        };
-        f->ops->rms_norm(f->threads, &norm);
-    }
+    const weft_rms_norm norm = {
+        .x = h,
+        .w = f->weights->final_norm,
+        .y = f->final + (int64_t)i * c->hidden_size,
+        .x_stride = c->hidden_size,
+        .y_stride = c->hidden_size,
+        .n_row = 1,
+        .width = c->hidden_size,
+        .eps = c->rms_norm_eps,
+        .scale = 1.0F,
+        .round = f->round,
+    };
+    f->ops->rms_norm(f->threads, &norm);
+}
+
+static const float *final_logits(weft_forward *f, int32_t n,
+                                 const weft_vocab_stat **stats_out)
+{
+    const weft_model_config *const c = f->config;
     const weft_gemm gemm = {
         .w = &f->weights->lm_head,
         .x = f->final,
@@ -331,4 +412,22 @@ const float *weft_forward_logits(weft_forward *f, const int32_t *rows,
     f->ops->vocab(f->threads, &vocab);
     *stats_out = f->stats;
     return f->logits;
+}
+
+const float *weft_forward_logits(weft_forward *f, const int32_t *rows,
+                                 int32_t n, const weft_vocab_stat **stats_out)
+{
+    WEFT_ASSERT(n >= 1 && n <= f->options.max_logits_rows);
+    for (int32_t i = 0; i < n; i++)
+        norm_final(f, f->h + (int64_t)rows[i] * f->config->hidden_size, i);
+    return final_logits(f, n, stats_out);
+}
+
+const float *weft_forward_logits_of(weft_forward *f, const float *const *hidden,
+                                    int32_t n,
+                                    const weft_vocab_stat **stats_out)
+{
+    WEFT_ASSERT(n >= 1 && n <= f->options.max_logits_rows);
+    for (int32_t i = 0; i < n; i++) norm_final(f, hidden[i], i);
+    return final_logits(f, n, stats_out);
 }

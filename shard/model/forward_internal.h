@@ -44,14 +44,19 @@ struct weft_forward {
     float *router_logits, *route_weights; /* [rows, n_expert], [rows, top_k] */
     int32_t *route_experts;               /* [rows, top_k] */
     int32_t *expert_rows;  /* [rows top_k]: token of each row, by expert */
-    int32_t *row_of;       /* [rows, top_k]: where a slot's row is */
+    int32_t *row_of;       /* [rows, top_k]: where a slot's row is; experts
+                              elsewhere answer in pair order, so its place */
     int32_t *expert_first; /* [n_expert + 1] */
-    float *expert_gate, *expert_up; /* [rows top_k, moe width] */
+    float *expert_gate, *expert_up; /* [rows top_k, moe width]; experts here */
     float *expert_out;              /* [rows top_k, hidden] */
 
     float *final; /* [logits rows, hidden] */
     float *logits;
     weft_vocab_stat *stats;
+
+    int32_t n_rows;         /* of the step */
+    bool is_away;           /* call has been dispatched and not collected */
+    weft_experts_call call; /* of experts elsewhere */
 };
 
 /* y = x times w, for rows of x that lie side by side. */
@@ -74,7 +79,13 @@ static inline weft_gemm weft_forward_product(const weft_forward *f,
 /* x (the normed rows) -> y: attention of one layer, caches written. */
 void weft_forward_attention(weft_forward *f, int32_t layer, int32_t n_rows);
 
-/* x (the normed rows) -> y: dense MLP or mixture of experts of one layer. */
-void weft_forward_ffn(weft_forward *f, int32_t layer, int32_t n_rows);
+/* x (the normed rows) -> y: dense MLP or mixture of experts of one layer. With
+ * experts elsewhere y is there only after collect, and x stays until then. */
+void weft_forward_ffn_begin(weft_forward *f, int32_t layer, int32_t n_rows);
+
+/* Waits for experts elsewhere, if the layer has asked any. Fails as their
+ * collect does; nothing is away afterwards. */
+WEFT_MUST_CHECK weft_status weft_forward_ffn_collect(weft_forward *f,
+                                                     weft_err *err);
 
 #endif

@@ -3,7 +3,9 @@
  * A pure function of (config, n_stages), so that every shard of a group finds
  * the same cut without a word: contiguous ranges, as equal as they can be in
  * bytes that a decode step reads besides routed experts (which other shards
- * read), with lm_head counted for stage 0, which samples.
+ * read), with lm_head counted for stage 0, which samples. The config does not
+ * say of what type a matrix is, so elements stand for bytes. The config must be
+ * the one that weft_checkpoint_open has corrected, and uncut.
  *
  * A config that is cut is the same model seen by one stage: layer numbers stay
  * global, n_kind counts the stage's own layers, and everything that is sized by
@@ -18,7 +20,8 @@
 
 enum { WEFT_STAGES_MAX = 64 };
 
-/* INVALID_ARGUMENT: n_stages out of [1, min(n_layer, WEFT_STAGES_MAX)]. */
+/* Every stage has a layer. INVALID_ARGUMENT: n_stages out of
+ * [1, min(n_layer, WEFT_STAGES_MAX)], or stage out of [0, n_stages). */
 WEFT_MUST_CHECK weft_status weft_partition_stage(
     const weft_model_config *config, int32_t n_stages, int32_t stage,
     int32_t *first_layer_out, int32_t *end_layer_out, weft_err *err);

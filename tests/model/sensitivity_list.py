@@ -269,10 +269,10 @@ MODEL = [
     if (w->k_rope_norm''', '''                1.0F);
     if (w->k_rope_norm''')]),
     ('residual not added after attention', [
-        (FORWARD, '''        weft_forward_attention(f, l, n);
-        add_rows(f, n);
-''', '''        weft_forward_attention(f, l, n);
-        if (l != 1) add_rows(f, n);
+        (FORWARD, '''    weft_forward_attention(f, l, n);
+    add_rows(f, n);
+''', '''    weft_forward_attention(f, l, n);
+    if (l != 1) add_rows(f, n);
 ''')]),
     ('final norm left out', [
         (FORWARD, '.w = f->weights->final_norm,',

@@ -70,7 +70,9 @@ void weft_sim_model(int32_t n_full, int32_t n_window, int32_t window,
                     int32_t page_tokens, weft_model_config *config_out,
                     weft_kv_layout *layout_out)
 {
-    weft_model_config config = {.n_layer = n_full + n_window, .window = window};
+    weft_model_config config = {.n_layer = n_full + n_window,
+                                .end_layer = n_full + n_window,
+                                .window = window};
     config.n_kind[WEFT_FULL] = n_full;
     config.n_kind[WEFT_WINDOW] = n_window;
     for (int32_t l = n_full; l < config.n_layer; l++)

@@ -12,7 +12,9 @@
 /* A model of n_full and n_window layers, alternating as long as both last. */
 static weft_model_config model_of(int32_t n_full, int32_t n_window)
 {
-    weft_model_config config = {.n_layer = n_full + n_window, .window = 513};
+    weft_model_config config = {.n_layer = n_full + n_window,
+                                .end_layer = n_full + n_window,
+                                .window = 513};
     config.n_kind[WEFT_FULL] = n_full;
     config.n_kind[WEFT_WINDOW] = n_window;
     int32_t full = 0, window = 0;

@@ -10,7 +10,7 @@ enum { POSITIONS_MAX = 600 };
 /* One full and one window layer; a row of either is `width` values. */
 static weft_model_config model_of(int32_t window)
 {
-    weft_model_config config = {.n_layer = 2, .window = window};
+    weft_model_config config = {.n_layer = 2, .end_layer = 2, .window = window};
     config.kind[1] = WEFT_WINDOW;
     for (int k = 0; k < WEFT_KINDS; k++) {
         config.n_kind[k] = 1;
@@ -257,7 +257,7 @@ START_TEST(a_model_may_lack_a_kind)
 {
     for (int k = 0; k < WEFT_KINDS; k++) {
         weft_model_config config = model_of(k == WEFT_WINDOW ? 5 : 0);
-        config.n_layer = 1;
+        config.n_layer = config.end_layer = 1;
         config.kind[0] = (weft_kind)k;
         config.n_kind[1 - k] = 0;
         const weft_kv_layout layout = layout_of(&config, 4);

@@ -14,6 +14,7 @@ static weft_model_config small_config(void)
         .vocab_size = 100,
         .hidden_size = 64,
         .n_layer = 1,
+        .end_layer = 1,
         .max_context = 4096,
         .intermediate_size = 64,
     };
