@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "node/app/commands.h"
@@ -22,12 +21,12 @@
 #include "node/app/memory.h"
 #include "node/app/model_open.h"
 #include "node/app/service.h"
+#include "node/app/start.h"
 #include "node/base/clock.h"
 #include "node/base/hash.h"
 #include "node/base/log.h"
 #include "node/base/mem.h"
 #include "node/base/str.h"
-#include "node/rpc/address.h"
 #include "node/rpc/http/http.h"
 #include "node/rpc/server.h"
 
@@ -55,18 +54,6 @@ typedef struct serve {
 } serve;
 
 /* -- what is told on stderr ----------------------------------------------- */
-
-/* Reasons are for who asks for them (weft check prints them); the names of what
- * is not used are told in one line. */
-static void remark(void *arg, const char *key, const char *reason)
-{
-    weft_buf *const names = arg;
-    weft_log(WEFT_LOG_DEBUG, "model", "ignored", "name \"%s\" reason \"%s\"",
-             key, reason);
-    const char *const comma = names->n > 0 ? ", " : "";
-    if (weft_buf_printf(names, NULL, "%s%s", comma, key) != WEFT_OK)
-        weft_log(WEFT_LOG_WARN, "model", "ignored", "name \"%s\"", key);
-}
 
 static void tell_memory(const serve *s)
 {
@@ -283,60 +270,28 @@ static weft_status start_servers(serve *s, weft_err *err)
     return WEFT_OK;
 }
 
-/* A port in use should not be found out after ten minutes of loading: bound
- * and let go here, in earnest at the end. */
-static weft_status check_port(const char *flag,
-                              const weft_flag_address *address, weft_err *err)
-{
-    int fd = -1;
-    uint16_t port = 0;
-    if (address->off) return WEFT_OK;
-    const weft_status st = weft_address_listen(&address->at, &fd, &port, err);
-    if (st != WEFT_OK) return WEFT_WRAP(err, st, "%s", flag);
-    (void)close(fd);
-    return WEFT_OK;
-}
-
 static weft_status open_model(serve *s, weft_err *err)
 {
     weft_buf names = {0};
     const weft_status st =
-        weft_model_open(s->options->model, s->options->profile, remark, &names,
-                        &s->opened, err);
+        weft_model_open(s->options->model, s->options->profile,
+                        weft_start_remark, &names, &s->opened, err);
     if (st == WEFT_OK && names.n > 0)
         weft_log(WEFT_LOG_INFO, "model", "ignored", "names \"%s\"", names.data);
     weft_buf_deinit(&names);
     return st;
 }
 
-/* Each connection is a descriptor, and so is each file of a sharded checkpoint:
- * the soft limit, meant for programs that use select, is raised to the hard
- * one. Below the minimum the gRPC library aborts. */
 static weft_status raise_descriptors(serve *s, weft_err *err)
 {
-    enum { DESCRIPTORS_MIN = 32, DESCRIPTORS_WANTED = 65536 };
-    struct rlimit limit;
     (void)s;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return WEFT_OK;
-    if (limit.rlim_max < DESCRIPTORS_MIN)
-        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
-                         "file descriptors: at least %d are needed, the limit "
-                         "(ulimit -n) is %llu",
-                         DESCRIPTORS_MIN, (unsigned long long)limit.rlim_max);
-    const rlim_t wanted = limit.rlim_max < DESCRIPTORS_WANTED
-                              ? limit.rlim_max
-                              : DESCRIPTORS_WANTED;
-    if (limit.rlim_cur < wanted) limit.rlim_cur = wanted;
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
-        weft_log(WEFT_LOG_WARN, "serve", "descriptors", "limit %llu",
-                 (unsigned long long)limit.rlim_cur);
-    return WEFT_OK;
+    return weft_start_raise_descriptors(err);
 }
 
 static weft_status check_ports(serve *s, weft_err *err)
 {
-    WEFT_TRY(check_port("--listen", &s->options->listen, err));
-    return check_port("--http", &s->options->http, err);
+    WEFT_TRY(weft_start_check_port("--listen", &s->options->listen, err));
+    return weft_start_check_port("--http", &s->options->http, err);
 }
 
 static weft_status close_files(serve *s, weft_err *err)
