@@ -52,12 +52,22 @@ void *weft_mem_resize(void *mem, size_t n, size_t item_bytes)
     return grown;
 }
 
+static size_t align_of(size_t align, size_t bytes)
+{
+    return bytes >= HUGE_BYTES && align < (2U << 20) ? 2U << 20 : align;
+}
+
+size_t weft_mem_aligned_bytes(size_t align, size_t bytes)
+{
+    align = align_of(align, bytes);
+    return bytes == 0 ? align : (bytes + align - 1) / align * align;
+}
+
 void *weft_mem_new_aligned(size_t align, size_t bytes)
 {
     if (must_fail() || bytes > PTRDIFF_MAX - align - HUGE_BYTES) return NULL;
-    if (bytes >= HUGE_BYTES && align < (2U << 20)) align = 2U << 20;
-    const size_t whole = (bytes + align - 1) / align * align;
-    void *const mem = aligned_alloc(align, whole == 0 ? align : whole);
+    const size_t whole = weft_mem_aligned_bytes(align, bytes);
+    void *const mem = aligned_alloc(align_of(align, bytes), whole);
     if (mem != NULL && bytes >= HUGE_BYTES)
         (void)madvise(mem, whole, MADV_HUGEPAGE); /* a hint; may be refused */
     return count(mem);

@@ -28,6 +28,9 @@ void *weft_mem_resize(void *mem, size_t n, size_t item_bytes);
  * kernel for huge pages. End with weft_mem_free. */
 void *weft_mem_new_aligned(size_t align, size_t bytes);
 
+/* What such a block takes: large ones are whole huge pages. */
+size_t weft_mem_aligned_bytes(size_t align, size_t bytes);
+
 /* A NUL-terminated copy of bytes [0, n) of `text`; NULL if out of memory. */
 char *weft_mem_copy_text(const char *text, size_t n);
 

@@ -6,9 +6,9 @@
  * what the current and the next epoch need, within one budget.
  *
  * Threads: load and drop by one thread (the loader); get by the serving thread
- * at any time. An expert that is got stays whole until
- * weft_expert_store_quiesce has been passed by the serving thread: drop waits
- * for that.
+ * at any time; holds and get_stats by any. An expert that is got stays whole
+ * until weft_expert_store_quiesce has been passed by the serving thread: drop
+ * waits for that.
  */
 #ifndef WEFT_SHARD_EXPERT_STORE_H
 #define WEFT_SHARD_EXPERT_STORE_H
@@ -24,13 +24,14 @@ WEFT_MUST_CHECK weft_status weft_expert_store_create(
     int64_t budget_bytes, weft_expert_store **store_out, weft_err *err);
 void weft_expert_store_destroy(weft_expert_store *store); /* NULL is fine */
 
-/* Bytes that one expert of that layer takes. */
+/* Bytes that one expert of that layer takes of the budget; 0: it has none. */
 int64_t weft_expert_store_bytes_of(const weft_expert_store *store,
                                    int32_t layer);
 
-/* Load it unless it is there. RESOURCE_EXHAUSTED: the budget or the machine's
- * memory (needed, free, total in the text). DATA_LOSS, UNAVAILABLE: the file.
- * *hash_out: of the bytes as stored, the same on every machine. */
+/* Load it unless it is there. INVALID_ARGUMENT: no such expert.
+ * RESOURCE_EXHAUSTED: the budget or the machine's memory (needed, free, total
+ * in the text). DATA_LOSS, UNAVAILABLE: the file. *hash_out: of the bytes as
+ * stored, the same on every machine. */
 WEFT_MUST_CHECK weft_status weft_expert_store_load(weft_expert_store *store,
                                                    int32_t layer,
                                                    int32_t expert,
@@ -43,11 +44,13 @@ void weft_expert_store_drop(weft_expert_store *store, int32_t layer,
 bool weft_expert_store_holds(const weft_expert_store *store, int32_t layer,
                              int32_t expert);
 
-/* NULL: not held. Serving thread. */
+/* NULL: not held, or there is no such expert. Serving thread, not while it is
+ * away. */
 const weft_mlp_weights *weft_expert_store_get(const weft_expert_store *store,
                                               int32_t layer, int32_t expert);
 /* "I hold none of what I got": between two batches, and before it sleeps
- * (is_away true) and after (false). Serving thread. */
+ * (is_away true) and after (false). At first it is away, so the serving thread
+ * begins with (false) and ends with (true). Serving thread. */
 void weft_expert_store_quiesce(weft_expert_store *store, bool is_away);
 
 typedef struct weft_expert_store_stats {
