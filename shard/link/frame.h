@@ -104,6 +104,7 @@ weft_frame_decode(const unsigned char header[WEFT_FRAME_HEADER_BYTES],
                   const weft_frame_limits *limits, weft_frame *frame_out,
                   uint32_t *payload_crc_out, weft_err *err);
 
+/* "dispatch"; NULL: no such type. */
 const char *weft_frame_type_name(weft_frame_type type);
 
 /* Rows that a receive must have room for, so that both ends agree on a size

@@ -76,8 +76,9 @@ WEFT_MUST_CHECK weft_status weft_link_flush(weft_link *link,
                                             weft_err *err);
 
 /* Moves bytes both ways as far as possible; takes the next whole frame, if one
- * is there: *got_out. Its body and rows are borrowed until the next call.
- * UNAVAILABLE: broken (closed, cut, garbage, checksum, limits, silent). */
+ * is there: *got_out. Its body and rows are borrowed until recv is called
+ * again. UNAVAILABLE: broken (closed, cut, garbage, checksum, limits, silent).
+ */
 WEFT_MUST_CHECK weft_status weft_link_recv(weft_link *link,
                                            weft_frame *frame_out, bool *got_out,
                                            weft_err *err);

@@ -27,5 +27,11 @@ WEFT_MUST_CHECK weft_status weft_pulse_add(weft_pulse *pulse, weft_link *link,
 void weft_pulse_remove(weft_pulse *pulse, weft_link *link);
 /* One more step done, or an idle turn. */
 void weft_pulse_step(weft_pulse *pulse);
+/* Whether whoever steps has work; one that has none cannot hang. */
+void weft_pulse_set_busy(weft_pulse *pulse, bool busy);
+/* From here on: busy and without a step for hang_ns is hung. `hung` is called
+ * on the pulse thread, once until there is a step again. 0: not watched. */
+void weft_pulse_watch(weft_pulse *pulse, uint64_t hang_ns,
+                      void (*hung)(void *arg), void *arg);
 
 #endif

@@ -1,4 +1,4 @@
-#include "node/rpc/address.h"
+#include "node/base/address.h"
 
 #include <errno.h>
 #include <netdb.h>

@@ -1,0 +1,95 @@
+/* link_internal.h - what a transport of links fills in, and what all of them
+ * share. For shard/link and its tests.
+ *
+ * A transport's link begins with a weft_link. What is common is done before
+ * and after an entry is called: a broken link reaches no entry but `close`, and
+ * `send` gets frames that were checked.
+ */
+#ifndef WEFT_SHARD_LINK_LINK_INTERNAL_H
+#define WEFT_SHARD_LINK_LINK_INTERNAL_H
+
+#include <stdatomic.h>
+
+#include "shard/link/dial.h"
+#include "shard/link/link.h"
+
+enum {
+    WEFT_LINK_QUEUE_FRAMES = 64, /* where options say 0 */
+    WEFT_LINK_NAME_BYTES = 96,
+};
+
+/* Owner's thread, but for `pulse`. Nothing blocks but `flush`. */
+typedef struct weft_transport_ops {
+    const char *name; /* "local", "tcp" */
+    void (*close)(weft_link *link);
+    /* Rows are borrowed until is_idle, or copied. */
+    weft_status (*send)(weft_link *link, const weft_frame *frame,
+                        const void *const *rows, weft_err *err);
+    bool (*is_idle)(const weft_link *link);
+    weft_status (*flush)(weft_link *link, uint64_t deadline_ns, weft_err *err);
+    /* Gives every frame to weft_link_meet first. */
+    weft_status (*recv)(weft_link *link, weft_frame *frame_out, bool *got_out,
+                        weft_err *err);
+    /* Whether recv has something to say that the descriptor does not show. */
+    bool (*is_ready)(const weft_link *link);
+    void (*pulse)(weft_link *link, uint64_t step);
+} weft_transport_ops;
+
+struct weft_link {
+    const weft_transport_ops *ops;
+    weft_link_options options;
+    char name[WEFT_LINK_NAME_BYTES];
+    int fd;         /* readable when there may be something to receive, writable
+                       when there is room to send */
+    bool polls_out; /* a poller waits for the latter, too */
+    bool shaking;   /* frames of the handshake are given to the owner */
+    atomic_bool broken;
+    weft_err why; /* of a broken link; owner's */
+    uint64_t frames_sent, frames_received, bytes_received;
+    _Atomic uint64_t bytes_sent, pulse_step, last_heard_ns, last_progress_ns;
+};
+
+void weft_link_init(weft_link *link, const weft_transport_ops *ops, int fd,
+                    const weft_link_options *options);
+void weft_link_set_name(weft_link *link, const char *name);
+
+/* The link is broken from here on; UNAVAILABLE with its name and the reason. */
+weft_status weft_link_break(weft_link *link, weft_err *err, const char *format,
+                            ...) WEFT_PRINTF(3, 4);
+
+typedef enum weft_meeting {
+    WEFT_MEET_GIVE, /* to the owner */
+    WEFT_MEET_SKIP, /* the link's own; look for another */
+    WEFT_MEET_END,  /* the link is broken, for the reason in its `why` */
+} weft_meeting;
+weft_meeting weft_link_meet(weft_link *link, const weft_frame *frame);
+
+/* A link over a connected, non-blocking TCP socket, and a TLS session over it
+ * (NULL: plain), both taken on success. A link that is shaking hands holds its
+ * peer to the few bytes of a hello until it is settled. */
+typedef struct weft_tls_session weft_tls_session;
+WEFT_MUST_CHECK weft_status weft_link_create_tcp(
+    int fd, weft_tls_session *session, bool shaking,
+    const weft_link_options *options, weft_link **link_out, weft_err *err);
+/* The handshake is over: these limits and times from here on. */
+void weft_link_settle_tcp(weft_link *link, const weft_link_options *options);
+
+/* -- one TLS connection (tls.c) ------------------------------------------- */
+
+WEFT_MUST_CHECK weft_status weft_tls_open(weft_tls *tls, int fd, bool accepts,
+                                          weft_tls_session **session_out,
+                                          weft_err *err);
+void weft_tls_close(weft_tls_session *session); /* not the fd */
+/* As recv and send of a non-blocking socket: bytes moved, 0 at the end, or -1
+ * and errno: EAGAIN, or EPROTO with weft_tls_why. The first ones shake hands.
+ */
+ptrdiff_t weft_tls_read(weft_tls_session *session, void *bytes, size_t n);
+ptrdiff_t weft_tls_write(weft_tls_session *session, const void *bytes,
+                         size_t n);
+/* 1: done. 0: not yet; *wants_out what for. -1: failed, with weft_tls_why. */
+int weft_tls_shake(weft_tls_session *session, bool *wants_out);
+/* Bytes that were read from the socket and not from the session. */
+bool weft_tls_has_more(const weft_tls_session *session);
+const char *weft_tls_why(const weft_tls_session *session);
+
+#endif

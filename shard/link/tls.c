@@ -1,0 +1,304 @@
+/* TLS 1.3 with certificates on both sides, through OpenSSL.
+ *
+ * Sessions read and write the socket through a method of our own, because
+ * OpenSSL's does not keep a write to a closed connection from raising SIGPIPE.
+ * Who shows a certificate that ca_file signed is trusted; names in it are not
+ * looked at, since members are told apart by what they say in their hello. */
+#include <errno.h>
+#include <limits.h>
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "node/base/mem.h"
+#include "shard/link/link_internal.h"
+
+struct weft_tls {
+    SSL_CTX *context;
+    BIO_METHOD *method;
+};
+
+struct weft_tls_session {
+    SSL *ssl;
+    char why[160];
+};
+
+/* -- the socket ----------------------------------------------------------- */
+
+/* A session's descriptor, in the data pointer of its BIO. */
+static int fd_of(BIO *bio)
+{
+    return (int)(intptr_t)BIO_get_data(bio);
+}
+
+static int socket_write(BIO *bio, const char *bytes, int n)
+{
+    const ssize_t sent =
+        send(fd_of(bio), bytes, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    BIO_clear_retry_flags(bio);
+    if (sent < 0 && (errno == EAGAIN || errno == EINTR))
+        BIO_set_retry_write(bio);
+    return (int)sent;
+}
+
+static int socket_read(BIO *bio, char *bytes, int n)
+{
+    const ssize_t got = recv(fd_of(bio), bytes, (size_t)n, MSG_DONTWAIT);
+    BIO_clear_retry_flags(bio);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_read(bio);
+    if (got == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
+    return (int)got;
+}
+
+static long socket_control(BIO *bio, int what, long number, void *arg)
+{
+    (void)number;
+    (void)arg;
+    if (what == BIO_CTRL_EOF) return BIO_test_flags(bio, BIO_FLAGS_IN_EOF) != 0;
+    return what == BIO_CTRL_FLUSH;
+}
+
+static BIO_METHOD *new_method(void)
+{
+    BIO_METHOD *const method =
+        BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "weft link");
+    if (method == NULL) return NULL;
+    (void)BIO_meth_set_write(method, socket_write);
+    (void)BIO_meth_set_read(method, socket_read);
+    (void)BIO_meth_set_ctrl(method, socket_control);
+    return method;
+}
+
+/* -- the process ---------------------------------------------------------- */
+
+/* What OpenSSL says was wrong first; the queue is empty after. */
+static const char *reason(char *out, size_t bytes)
+{
+    const unsigned long code = ERR_get_error();
+    const char *const text = code == 0 ? NULL : ERR_reason_error_string(code);
+    (void)snprintf(out, bytes, "%s", text != NULL ? text : "unknown error");
+    ERR_clear_error();
+    return out;
+}
+
+static weft_status check_file(const char *what, const char *path, weft_err *err)
+{
+    if (access(path, R_OK) == 0) return WEFT_OK;
+    return WEFT_FAIL(err,
+                     errno == ENOENT ? WEFT_NOT_FOUND : WEFT_INVALID_ARGUMENT,
+                     "%s %s: %s", what, path, strerror(errno));
+}
+
+static weft_status fail_file(const char *what, const char *path, weft_err *err)
+{
+    char why[160];
+    return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT, "%s %s: %s", what, path,
+                     reason(why, sizeof why));
+}
+
+static weft_status load(SSL_CTX *context, const weft_tls_files *files,
+                        weft_err *err)
+{
+    WEFT_TRY(check_file("certificate", files->cert_file, err));
+    WEFT_TRY(check_file("key", files->key_file, err));
+    WEFT_TRY(check_file("CA certificate", files->ca_file, err));
+    ERR_clear_error();
+    if (SSL_CTX_use_certificate_chain_file(context, files->cert_file) != 1)
+        return fail_file("certificate", files->cert_file, err);
+    if (SSL_CTX_use_PrivateKey_file(context, files->key_file,
+                                    SSL_FILETYPE_PEM) != 1)
+        return fail_file("key", files->key_file, err);
+    if (SSL_CTX_check_private_key(context) != 1)
+        return fail_file("key that does not fit the certificate",
+                         files->key_file, err);
+    if (SSL_CTX_load_verify_file(context, files->ca_file) != 1)
+        return fail_file("CA certificate", files->ca_file, err);
+    return WEFT_OK;
+}
+
+/* A passphrase cannot be asked for: the start must not wait for a terminal. */
+static int no_passphrase(char *out, int bytes, int writes, void *arg)
+{
+    (void)out;
+    (void)bytes;
+    (void)writes;
+    (void)arg;
+    return -1;
+}
+
+weft_status weft_tls_create(const weft_tls_files *files, weft_tls **tls_out,
+                            weft_err *err)
+{
+    const bool some = files->cert_file != NULL || files->key_file != NULL ||
+                      files->ca_file != NULL;
+    *tls_out = NULL;
+    if (!some) return WEFT_OK;
+    if (files->cert_file == NULL || files->key_file == NULL ||
+        files->ca_file == NULL)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "TLS needs three files: a certificate, its key, and "
+                         "the certificate of the CA; %s is missing",
+                         files->cert_file == NULL  ? "the certificate"
+                         : files->key_file == NULL ? "the key"
+                                                   : "the CA's");
+    weft_tls *const tls = weft_mem_new(1, sizeof *tls);
+    if (tls == NULL)
+        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED, "no memory for TLS");
+    tls->context = SSL_CTX_new(TLS_method());
+    tls->method = new_method();
+    weft_status st = WEFT_OK;
+    if (tls->context == NULL || tls->method == NULL)
+        st = WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED, "no memory for TLS");
+    if (st == WEFT_OK) {
+        (void)SSL_CTX_set_min_proto_version(tls->context, TLS1_3_VERSION);
+        /* No session is ever taken up again. */
+        (void)SSL_CTX_set_num_tickets(tls->context, 0);
+        (void)SSL_CTX_set_session_cache_mode(tls->context, SSL_SESS_CACHE_OFF);
+        SSL_CTX_set_verify(tls->context,
+                           SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
+                           NULL);
+        SSL_CTX_set_default_passwd_cb(tls->context, no_passphrase);
+        st = load(tls->context, files, err);
+    }
+    if (st != WEFT_OK) {
+        weft_tls_destroy(tls);
+        return st;
+    }
+    *tls_out = tls;
+    return WEFT_OK;
+}
+
+void weft_tls_destroy(weft_tls *tls)
+{
+    if (tls == NULL) return;
+    SSL_CTX_free(tls->context);
+    BIO_meth_free(tls->method);
+    weft_mem_free(tls);
+}
+
+/* -- one connection ------------------------------------------------------- */
+
+weft_status weft_tls_open(weft_tls *tls, int fd, bool accepts,
+                          weft_tls_session **session_out, weft_err *err)
+{
+    weft_tls_session *const session = weft_mem_new(1, sizeof *session);
+    SSL *const ssl = SSL_new(tls->context);
+    BIO *const bio = BIO_new(tls->method);
+    if (session == NULL || ssl == NULL || bio == NULL) {
+        weft_mem_free(session);
+        SSL_free(ssl);
+        (void)BIO_free(bio);
+        ERR_clear_error();
+        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
+                         "no memory for a TLS session");
+    }
+    BIO_set_data(bio, (void *)(intptr_t)fd);
+    BIO_set_init(bio, 1);
+    SSL_set_bio(ssl, bio, bio); /* taken */
+    if (accepts)
+        SSL_set_accept_state(ssl);
+    else
+        SSL_set_connect_state(ssl);
+    session->ssl = ssl;
+    *session_out = session;
+    return WEFT_OK;
+}
+
+void weft_tls_close(weft_tls_session *session)
+{
+    if (session == NULL) return;
+    /* Says goodbye if the socket takes it at once. */
+    if (session->why[0] == '\0' && SSL_is_init_finished(session->ssl))
+        (void)SSL_shutdown(session->ssl);
+    ERR_clear_error();
+    SSL_free(session->ssl);
+    weft_mem_free(session);
+}
+
+/* What a call that gave `result` means: errno, and `why` where it is EPROTO. */
+static ptrdiff_t judge(weft_tls_session *session, int result, int why)
+{
+    char text[128];
+    switch (SSL_get_error(session->ssl, result)) {
+    case SSL_ERROR_WANT_READ:
+    case SSL_ERROR_WANT_WRITE: errno = EAGAIN; return -1;
+    case SSL_ERROR_ZERO_RETURN: return 0;
+    case SSL_ERROR_SYSCALL:
+        ERR_clear_error();
+        if (why == 0) return 0;
+        (void)snprintf(session->why, sizeof session->why, "%s", strerror(why));
+        break;
+    default:
+        /* The verifier's reason says more than "certificate verify failed". */
+        if (SSL_get_verify_result(session->ssl) != X509_V_OK) {
+            ERR_clear_error();
+            (void)snprintf(session->why, sizeof session->why,
+                           "TLS: its certificate: %s",
+                           X509_verify_cert_error_string(
+                               SSL_get_verify_result(session->ssl)));
+        } else {
+            (void)snprintf(session->why, sizeof session->why, "TLS: %s",
+                           reason(text, sizeof text));
+        }
+        break;
+    }
+    errno = EPROTO;
+    return -1;
+}
+
+static int clamp(size_t n)
+{
+    return n < INT_MAX ? (int)n : INT_MAX;
+}
+
+ptrdiff_t weft_tls_read(weft_tls_session *session, void *bytes, size_t n)
+{
+    ERR_clear_error();
+    errno = 0;
+    const int got = SSL_read(session->ssl, bytes, clamp(n));
+    return got > 0 ? got : judge(session, got, errno);
+}
+
+ptrdiff_t weft_tls_write(weft_tls_session *session, const void *bytes, size_t n)
+{
+    ERR_clear_error();
+    errno = 0;
+    const int sent = SSL_write(session->ssl, bytes, clamp(n));
+    if (sent > 0) return sent;
+    const ptrdiff_t result = judge(session, sent, errno);
+    if (result == 0) { /* the end, which a writer cannot take for success */
+        (void)snprintf(session->why, sizeof session->why,
+                       "closed by the other end");
+        errno = EPROTO;
+    }
+    return -1;
+}
+
+int weft_tls_shake(weft_tls_session *session, bool *wants_out)
+{
+    ERR_clear_error();
+    errno = 0;
+    const int done = SSL_do_handshake(session->ssl);
+    if (done == 1) return 1;
+    *wants_out = SSL_get_error(session->ssl, done) == SSL_ERROR_WANT_WRITE;
+    const ptrdiff_t result = judge(session, done, errno);
+    if (result < 0 && errno == EAGAIN) return 0;
+    if (result == 0)
+        (void)snprintf(session->why, sizeof session->why,
+                       "closed by the other end during the TLS handshake");
+    return -1;
+}
+
+bool weft_tls_has_more(const weft_tls_session *session)
+{
+    return SSL_has_pending(session->ssl) == 1;
+}
+
+const char *weft_tls_why(const weft_tls_session *session)
+{
+    return session->why;
+}
