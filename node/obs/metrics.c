@@ -6,7 +6,7 @@
 
 enum {
     N_STATUSES = 17, /* gRPC's, 0 ... 16 */
-    N_BOUNDS = 18,
+    N_BOUNDS = WEFT_HISTOGRAM_BUCKETS - 1,
 };
 
 /* Upper bounds in nanoseconds: from a step of a small model to a queue of
@@ -72,14 +72,29 @@ void weft_metrics_set_kv(weft_metrics *m, weft_kv_kind kind,
     atomic_store_explicit(&m->kv[kind][state], bytes, memory_order_relaxed);
 }
 
+int32_t weft_histogram_bucket(uint64_t ns)
+{
+    int32_t i = 0;
+    while (i < N_BOUNDS && ns > BOUNDS[i]) i++;
+    return i;
+}
+
 void weft_metrics_observe(weft_metrics *m, weft_histogram histogram,
                           uint64_t ns)
 {
     struct histogram *h = &m->histograms[histogram];
-    int i = 0;
-    while (i < N_BOUNDS && ns > BOUNDS[i]) i++;
-    add(&h->buckets[i], 1);
+    add(&h->buckets[weft_histogram_bucket(ns)], 1);
     add(&h->sum_ns, ns);
+}
+
+void weft_metrics_merge(weft_metrics *m, weft_histogram histogram,
+                        const uint64_t buckets[WEFT_HISTOGRAM_BUCKETS],
+                        uint64_t sum_ns)
+{
+    struct histogram *h = &m->histograms[histogram];
+    for (int i = 0; i < WEFT_HISTOGRAM_BUCKETS; i++)
+        add(&h->buckets[i], buckets[i]);
+    add(&h->sum_ns, sum_ns);
 }
 
 void weft_metrics_count_request(weft_metrics *m, weft_status status)

@@ -58,6 +58,10 @@ typedef enum weft_histogram {
     WEFT_N_HISTOGRAMS
 } weft_histogram;
 
+/* Of a histogram: the last holds what is above all bounds. */
+enum { WEFT_HISTOGRAM_BUCKETS = 19 };
+int32_t weft_histogram_bucket(uint64_t ns);
+
 WEFT_MUST_CHECK weft_status weft_metrics_create(weft_metrics **metrics_out,
                                                 weft_err *err);
 void weft_metrics_destroy(weft_metrics *metrics); /* NULL is fine */
@@ -68,6 +72,11 @@ void weft_metrics_set_kv(weft_metrics *metrics, weft_kv_kind kind,
                          weft_kv_state state, uint64_t bytes);
 void weft_metrics_observe(weft_metrics *metrics, weft_histogram histogram,
                           uint64_t ns);
+/* So many observations more in each bucket, and their sum; what another process
+ * has counted. */
+void weft_metrics_merge(weft_metrics *metrics, weft_histogram histogram,
+                        const uint64_t buckets[WEFT_HISTOGRAM_BUCKETS],
+                        uint64_t sum_ns);
 /* A Generate call has ended with this status, OK included. */
 void weft_metrics_count_request(weft_metrics *metrics, weft_status status);
 
