@@ -455,6 +455,33 @@ const weft_flag_row weft_flag_rows[WEFT_FLAGS] = {
                            .value = "FILE",
                            .help = "what signs the certificates of peers, "
                                    "PEM"},
+    [WEFT_FLAG_ETCD_CA] = {.name = "etcd-ca",
+                           .commands = CLUSTER,
+                           .kind = WEFT_KIND_TEXT,
+                           .offset = AT(etcd_ca),
+                           .value = "FILE",
+                           .help = "what signs etcd's certificate, PEM; any "
+                                   "of these three files: TLS to etcd"},
+    [WEFT_FLAG_ETCD_CERT] = {.name = "etcd-cert",
+                             .commands = CLUSTER,
+                             .kind = WEFT_KIND_TEXT,
+                             .offset = AT(etcd_cert),
+                             .value = "FILE",
+                             .help = "certificate that etcd is shown, PEM; "
+                                     "with etcd-key"},
+    [WEFT_FLAG_ETCD_KEY] = {.name = "etcd-key",
+                            .commands = CLUSTER,
+                            .kind = WEFT_KIND_TEXT,
+                            .offset = AT(etcd_key),
+                            .value = "FILE",
+                            .help = "key of etcd-cert, PEM"},
+    [WEFT_FLAG_ETCD_USER_FILE] = {.name = "etcd-user-file",
+                                  .commands = CLUSTER,
+                                  .kind = WEFT_KIND_TEXT,
+                                  .offset = AT(etcd_user_file),
+                                  .value = "FILE",
+                                  .help = "one line NAME:PASSWORD: who this "
+                                          "process is to etcd"},
 };
 
 weft_command weft_command_find(const char *name)

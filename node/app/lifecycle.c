@@ -93,6 +93,15 @@ void weft_lifecycle_set_serving(void)
     atomic_store(&lifecycle.phase, SERVING);
 }
 
+void weft_lifecycle_drain(const char *why)
+{
+    int phase = SERVING;
+    if (!atomic_compare_exchange_strong(&lifecycle.phase, &phase, DRAINING))
+        return;
+    weft_log(WEFT_LOG_INFO, "lifecycle", "draining", "why \"%s\"", why);
+    (void)sem_post(&lifecycle.drain);
+}
+
 void weft_lifecycle_wait_for_drain(void)
 {
     while (sem_wait(&lifecycle.drain) != 0) {

@@ -98,6 +98,10 @@ typedef enum weft_flag {
     WEFT_FLAG_LINK_CERT,
     WEFT_FLAG_LINK_KEY,
     WEFT_FLAG_LINK_CA,
+    WEFT_FLAG_ETCD_CA,
+    WEFT_FLAG_ETCD_CERT,
+    WEFT_FLAG_ETCD_KEY,
+    WEFT_FLAG_ETCD_USER_FILE,
     WEFT_FLAGS,
 } weft_flag;
 
@@ -142,6 +146,8 @@ typedef struct weft_options {
     int32_t group, stage, expert_replicas;
     int64_t expert_bytes;                       /* 0: as much as there is */
     const char *link_cert, *link_key, *link_ca; /* all or none */
+    const char *etcd_ca, *etcd_cert, *etcd_key; /* files, or NULL */
+    const char *etcd_user_file;
     weft_role role; /* follows from role_name; of router: ROUTER */
 
     weft_flag_address addr;

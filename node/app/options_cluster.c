@@ -41,6 +41,22 @@ static weft_status check_tls(const weft_options *o, weft_err *err)
     return WEFT_OK;
 }
 
+static weft_status check_etcd_files(const weft_options *o, weft_err *err)
+{
+    if (o->members != NULL &&
+        (o->etcd_ca != NULL || o->etcd_cert != NULL || o->etcd_key != NULL ||
+         o->etcd_user_file != NULL))
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "--members: --etcd-ca, --etcd-cert, --etcd-key and "
+                         "--etcd-user-file have no meaning without --etcd");
+    if ((o->etcd_cert == NULL) != (o->etcd_key == NULL))
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "--%s is missing: --etcd-cert and --etcd-key go "
+                         "together",
+                         o->etcd_cert == NULL ? "etcd-cert" : "etcd-key");
+    return WEFT_OK;
+}
+
 static weft_status refuse_given(const weft_options *o, const weft_flag *flags,
                                 size_t n, weft_err *err)
 {
@@ -79,5 +95,6 @@ weft_status weft_options_check_cluster(const weft_options *o, weft_err *err)
     WEFT_TRY(check_registry(o, err));
     WEFT_TRY(check_advertise(o, err));
     WEFT_TRY(check_tls(o, err));
+    WEFT_TRY(check_etcd_files(o, err));
     return is_shard ? check_role(o, err) : WEFT_OK;
 }

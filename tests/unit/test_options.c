@@ -130,6 +130,9 @@ static const struct refusal {
      "--advertise"},
     {SHARD("experts") "|--link-cert|a|--link-key|b", "", WEFT_INVALID_ARGUMENT,
      "--link-ca"},
+    {SHARD("experts") "|--etcd-cert|a", "", WEFT_INVALID_ARGUMENT,
+     "--etcd-key"},
+    {ROUTER "|--members|f|--etcd-ca|a", "", WEFT_INVALID_ARGUMENT, "--etcd-ca"},
     {SHARD("experts") "|--link-ca|a", "", WEFT_INVALID_ARGUMENT, "--link-key"},
     {SHARD("experts") "|--id|"
                       "01234567890123456789012345678901234567890123456789012345"
