@@ -4,16 +4,19 @@
  * two who know the same compute the same, to the byte.
  *
  * Guarantees, each with a test of its name: complete (every routed expert has
- * min(replicas, members) owners, all different), balanced (at most
- * ceil(E * R / N) of a layer on a member, where capacities allow), minimal (a
- * member that comes gains only what balance asks for, one that goes gives up
- * only what it had; everything else stays), stable (nothing changed: the same
- * placement), deterministic (independent of the order of members).
+ * min(replicas, members) owners, all different; fewer only where capacities do
+ * not hold them, never none), balanced (floor(E * R / N) to ceil(E * R / N) of
+ * a layer on a member, where capacities allow; a member that comes gets at
+ * least the mean over all layers, rounded down), minimal (a member that comes
+ * gains only what balance asks for, one that goes gives up only what it had;
+ * everything else stays), stable (nothing changed: the same placement),
+ * deterministic (independent of the order of members).
  *
  * `load` moves hot experts to emptier members, within the balance of counts,
- * and only where the gain is worth the bytes (at least `gain_min` of the
- * busiest member's load); the order of an expert's owners spreads who is asked
- * first.
+ * and only where the gain is worth the bytes (each exchange takes at least
+ * WEFT_PLACEMENT_GAIN_MIN off the busiest member's load; less where nothing was
+ * placed before); the order of an expert's owners says who is asked first, and
+ * a member's load is that of the experts it is asked first for.
  *
  * Pure. Threads: any.
  */
@@ -25,10 +28,12 @@
 
 #include "shard/expert/map.h"
 
+#define WEFT_PLACEMENT_GAIN_MIN 0.05
+
 typedef struct weft_placement_shape {
     int32_t n_layer, n_expert;
     const bool *moe;             /* [n_layer]: has routed experts; borrowed */
-    const int64_t *expert_bytes; /* [n_layer]: of one; borrowed; may be NULL */
+    const int64_t *expert_bytes; /* [n_layer]: of one; borrowed; NULL: 1 */
 } weft_placement_shape;
 
 typedef struct weft_placement_member {
@@ -48,9 +53,10 @@ typedef struct weft_placement {
 
 /* members [n], any order, ids distinct; previous NULL: none. load NULL: equal;
  * else [n_layer][n_expert], any unit. A member of the same id and another
- * incarnation holds nothing of before. FAILED_PRECONDITION: no members, or
- * their capacities do not hold every expert once: needed and available bytes in
- * the text. RESOURCE_EXHAUSTED: memory. */
+ * incarnation holds nothing of before. The epoch is left 0.
+ * FAILED_PRECONDITION: no members, or their capacities do not hold every expert
+ * once: needed and available bytes in the text. INVALID_ARGUMENT: sizes, an id
+ * twice. RESOURCE_EXHAUSTED: memory. */
 WEFT_MUST_CHECK weft_status weft_placement_make(
     const weft_placement_shape *shape, const weft_placement_member *members,
     int32_t n_members, int32_t replicas, const weft_placement *previous,
@@ -74,7 +80,8 @@ uint64_t weft_placement_hash(const weft_placement *placement);
 typedef struct weft_placement_moves {
     int64_t n_gained, n_dropped; /* (member, expert) pairs */
     int64_t gained_bytes;
-    /* The least that any placement of these guarantees could have gained. */
+    /* Bytes: the least that any placement of these guarantees (load left
+     * aside) could have gained. */
     int64_t gained_least;
     double imbalance; /* load of the busiest member over the mean */
 } weft_placement_moves;

@@ -11,8 +11,9 @@
  *   epoch/N/switched/GROUP   switched     leased: "my steps are of N from now"
  *   suspects/ID/REPORTER     suspicion    leased by the reporter
  *
- * Applying an event that was applied before changes nothing; a listing replaces
- * what is known; values that cannot be read are left out and counted, with the
+ * Applying an event that was applied before changes nothing (changes below the
+ * revision of the last listing or change are old ones); a listing replaces what
+ * is known; values that cannot be read are left out and counted, with the
  * last reason. A placement is taken only whole, and checked against the model.
  *
  * Values are protobuf messages (proto/cluster.proto), decoded strictly.
@@ -100,6 +101,11 @@ const weft_placement *weft_roster_placement(const weft_roster *roster,
                                             uint64_t epoch);
 /* The highest number that any key or member names. */
 uint64_t weft_roster_epoch_max(const weft_roster *roster);
+/* The numbers that keys below epoch/ have, each once, at most max of them. */
+int32_t weft_roster_epochs(const weft_roster *roster, uint64_t *epochs_out,
+                           int32_t max);
+/* The mod revision of a key, readable or not; 0: it is not there. */
+int64_t weft_roster_revision(const weft_roster *roster, const char *key);
 int32_t weft_roster_acks(const weft_roster *roster, const weft_ack **acks_out);
 int32_t weft_roster_switched(const weft_roster *roster,
                              const weft_switched **switched_out);

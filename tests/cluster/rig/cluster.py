@@ -1,0 +1,269 @@
+"""A cluster of real processes, the streams that run over it, and what must hold when everything is over."""
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import threading
+import time
+
+from lib import web
+from lib.case import Fail, Skip, expect
+from lib.client import Client
+from lib.context import Served
+from cases.cluster import Etcd, free_port, ready_or_skip
+from cases.invariance import answer, requests, same
+from cases.lifecycle import check_status
+
+from rig.proxy import Proxy
+
+
+class Rig:
+    """etcd, a router, layer shards, expert shards, and proxies where they are wanted. All of it ends with the scenario."""
+
+    def __init__(self, context, rng, experts=3, stages=1, groups=1, replicas=1, streams=8, weft=None, proxied=(), flags=(), env=None, etcd=None):
+        self.context, self.rng, self.model = context, rng, context.model()
+        self.weft = weft or context.weft
+        self.name = f"rig{rng.randrange(10**9)}"
+        self.replicas, self.stages, self.groups, self.flags, self.env = replicas, stages, groups, flags, env or {}
+        self.shards, self.proxies, self.proxied = {}, {}, set(proxied)
+        self.etcd = etcd or self.start_etcd()
+        here = self.host("router")
+        self.router_flags = ["--listen", f"{here}:{free_port()}", "--http", f"{here}:{free_port()}"]
+        self.start_router()
+        for group in range(groups):
+            for stage in range(stages):
+                self.layer(group, stage)
+        for number in range(experts):
+            self.expert(number)
+        self.n_experts = experts
+        self.began = time.monotonic()
+        ready_or_skip(self.router)
+        for shard in list(self.shards.values()):
+            shard.wait_ready(60)
+        self.served = Served(context, self.router, self.model)
+        self.wait(experts=experts, layers=groups * stages)
+        self.todo, self.wanted = known_answers(context, streams)
+        self.files = self.open_files()
+
+    # -- where things run: all on loopback here (net.py: each in a namespace of its own) -------------------------------
+    def host(self, name):
+        return "127.0.0.1"
+
+    def inside(self, name):
+        return []
+
+    def start_etcd(self):
+        return Etcd(self.context)
+
+    # -- processes ---------------------------------------------------------------------------------------------------
+    def start(self, name, command, *flags, env=None):
+        return self.context.program(*self.inside(name), self.weft, command, *flags, "--cluster", self.name, "--etcd", self.etcd.address,
+                                    "--model", self.model.path, env={**self.env, **(env or {})})
+
+    def start_router(self):
+        self.router = self.start("router", "router", *self.router_flags, "--expert-replicas", self.replicas)
+
+    def shard(self, name, *flags, env=None):
+        listen = f"{self.host(name)}:{free_port()}"
+        extra = []
+        if name in self.proxied:
+            old = self.proxies.pop(name, None)
+            if old:
+                old.close()
+            self.proxies[name] = Proxy(listen)
+            extra = ["--advertise", self.proxies[name].address]
+        self.shards[name] = self.start(name, "shard", "--id", name, "--listen", listen, *extra, *flags, env=env)
+        return self.shards[name]
+
+    def layer(self, group=0, stage=0, env=None):
+        return self.shard(f"layers-{group}-{stage}", "--role", "layers", "--group", group, "--stage", stage, "--stages", self.stages,
+                          "--profile", "exact", *self.flags, env=env)
+
+    def expert(self, number, env=None):
+        return self.shard(f"experts-{number}", "--role", "experts", env=env)
+
+    def experts_alive(self):
+        return sorted(n for n, s in self.shards.items() if n.startswith("experts") and s.alive)
+
+    # -- what it tells -----------------------------------------------------------------------------------------------
+    def status(self):
+        return check_status(self.context, self.router.grpc)
+
+    def serving(self, role):
+        return sorted(m["id"] for m in self.status()["members"] if m["role"] == role and m["state"] == "serving")
+
+    def wait(self, experts=None, layers=None, within=40.0, ready=True):
+        """Until so many members serve and /readyz says 200. Seconds that took."""
+        begin = time.monotonic()
+        while True:
+            why = "?"
+            try:
+                members = self.status()["members"]
+                count = lambda role: sum(m["role"] == role and m["state"] == "serving" for m in members)
+                code, why = web.get(self.router.http, "/readyz")
+                if (experts is None or count("experts") == experts) and (layers is None or count("layers") == layers) and \
+                        (not ready or code == 200):
+                    return time.monotonic() - begin
+            except Fail as fail:
+                members, why = [], fail
+            if time.monotonic() - begin > within:
+                states = [(m["id"], m["state"]) for m in members]
+                raise Fail(f"expected {experts} expert and {layers} layer shards within {within:g} s; {states}, /readyz {why}")
+            time.sleep(0.1)
+
+    def open_files(self):
+        return {name: shard.open_files() for name, shard in {"router": self.router, **self.shards}.items() if shard.alive}
+
+    def keys(self):
+        done = subprocess.run(["etcdctl", "--endpoints", self.etcd.address, "get", f"/weft/{self.name}/", "--prefix", "--keys-only"],
+                              env={**os.environ, "ETCDCTL_API": "3"}, capture_output=True, text=True, timeout=10)
+        return [line for line in done.stdout.splitlines() if line.strip()]
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+    def check_idle(self, what):
+        self.served.wait_idle(what, within=5.0)
+
+    def check_files(self, slack=12):
+        for name, count in self.open_files().items():
+            if name in self.files:
+                expect(count <= self.files[name] + slack, f"{name}: {self.files[name]} open files at the start, {count} at the end")
+
+    def check_logs(self):
+        for name, shard in {"router": self.router, **self.shards}.items():
+            for line in shard.stderr:
+                expect("assert" not in line.lower() and "Sanitizer" not in line, f"{name}: {line}")
+
+    def stop(self):
+        """SIGTERM to all; exit 0; then nothing of a member may be left in etcd."""
+        self.served.close()
+        self.router.stop()
+        for shard in self.shards.values():
+            if shard.alive:
+                shard.stop()
+        left = [k for k in self.keys() if "/members/" in k or "/ack/" in k or "/switched/" in k or "/suspects/" in k or k.endswith("/controller")]
+        expect(not left, f"keys left in etcd after everything was stopped: {left}")
+        for proxy in self.proxies.values():
+            proxy.close()
+        self.etcd.server.kill()
+        self.check_logs()
+
+
+class EtcdTrio:
+    """Three etcd members on loopback; `server` is the one that Rig.stop ends, the others end with the scenario."""
+
+    def __init__(self, context):
+        self.context = context
+        self.client = [f"127.0.0.1:{free_port()}" for _ in range(3)]
+        self.peer = [f"http://127.0.0.1:{free_port()}" for _ in range(3)]
+        self.folder = [context.file(f"etcd-trio-{address.rsplit(':', 1)[1]}") for address in self.client]
+        self.address = ",".join(self.client)
+        self.members = [None] * 3
+        for i in range(3):
+            self.start(i)
+        self.wait()
+
+    def start(self, i):
+        url = f"http://{self.client[i]}"
+        cluster = ",".join(f"m{k}={peer}" for k, peer in enumerate(self.peer))
+        self.members[i] = self.context.program("etcd", "--name", f"m{i}", "--data-dir", self.folder[i], "--listen-client-urls", url,
+                                               "--advertise-client-urls", url, "--listen-peer-urls", self.peer[i],
+                                               "--initial-advertise-peer-urls", self.peer[i], "--initial-cluster", cluster,
+                                               "--heartbeat-interval", "50", "--election-timeout", "500", "--log-level", "error")
+
+    def kill(self, i):
+        self.members[i].kill()
+
+    @property
+    def server(self):
+        return self.members[0]
+
+    def wait(self):
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            try:
+                if all(web.get(address, "/health")[0] == 200 for address in self.client):
+                    return
+            except Fail:
+                pass
+            time.sleep(0.1)
+        raise Fail("three etcd members did not get healthy within 30 s")
+
+
+_known: dict = {}
+
+
+def known_answers(context, count):
+    """Requests, and what one process answers to them; made once."""
+    if count not in _known:
+        model = context.model()
+        served = context.serve(model, "--profile", "exact")
+        todo = requests(context, model, count)
+        for i, request in enumerate(todo):
+            request["max_tokens"] = (60, 24, 90, 40)[i % 4]
+        _known[count] = todo, [answer(served.generate(timeout=60, **r).need("weft serve")) for r in todo]
+        served.stop()
+    return _known[count]
+
+
+class Load:
+    """Streams that run without a pause; every answer must be the known one. Faults are kept, not raised."""
+
+    def __init__(self, rig, allow=(), pause=0.0):
+        self.rig, self.allow, self.pause = rig, set(allow), pause
+        self.done, self.refused, self.faults = 0, 0, []
+        self.gaps: list[tuple[float, float]] = []    # (when it ended, seconds) between tokens of one stream
+        self.client = Client(rig.router.grpc)
+        self._end = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._run, args=(i,), daemon=True) for i in range(len(rig.todo))]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, which):
+        while not self._end.is_set() and len(self.faults) < 8:
+            result = self.client.generate(timeout=90, **self.rig.todo[which])
+            times = result.arrivals
+            with self._lock:
+                self.gaps += [(b, b - a) for a, b in zip(times, times[1:])]
+                if result.code is not None and result.code.name in self.allow:
+                    self.refused += 1
+                else:
+                    try:
+                        same(answer(result.need(f"stream {which}")), self.rig.wanted[which], f"stream {which}")
+                        self.done += 1
+                    except (Fail, AttributeError) as fault:
+                        self.faults.append(str(fault))
+            if self.pause:
+                time.sleep(self.pause)
+
+    def settle(self, ends=None):
+        target = self.done + (ends or len(self._threads))
+        deadline = time.monotonic() + 60
+        while self.done < target and not self.faults and time.monotonic() < deadline:
+            time.sleep(0.02)
+        expect(not self.faults, f"before any fault: {self.faults[:2]}")
+        expect(self.done >= target, "no stream ended within 60 s before any fault")
+        self.median = self.median_gap()
+
+    def median_gap(self):
+        with self._lock:
+            return statistics.median([g for _, g in self.gaps]) if self.gaps else 0.0
+
+    def stall(self, since):
+        """The longest gap that ended after `since`, less the median."""
+        with self._lock:
+            late = [g for at, g in self.gaps if at >= since]
+        return max(late, default=0.0) - self.median
+
+    def stop(self, what):
+        self._end.set()
+        for thread in self._threads:
+            thread.join(120)
+        self.client.close()
+        expect(not self.faults, f"{what}: {len(self.faults)} stream(s) failed: {'; '.join(self.faults[:3])}")
+        expect(self.done > 0, f"{what}: no stream ended")
+
+
+def within(stall, bar, what):
+    expect(stall <= bar, f"{what}: a stream stood still for {stall:.2f} s beyond the median gap; the bar is {bar:g} s")

@@ -1,0 +1,562 @@
+"""Faults, each with what is promised of it. A scenario gets (context, rng, size), raises Fail, and returns its figure.
+
+Stall is the longest gap between two tokens of one stream, less the median gap before the fault."""
+import shutil
+import signal
+import time
+
+from lib import web
+from lib.case import Skip, equal, expect
+from lib.client import Client
+
+from rig.cluster import EtcdTrio, Load, Rig, within
+from rig.net import NetRig
+
+ALL, FIGURES = [], {}
+
+
+def scenario(limit):
+    def register(function):
+        function.limit = limit
+        ALL.append(function)
+        return function
+    return register
+
+
+def figures(name, **values):
+    FIGURES.setdefault(name, {}).update({k: round(v, 4) if isinstance(v, float) else v for k, v in values.items()})
+
+
+def end(rig, load, what):
+    load.stop(what)
+    rig.check_idle(what)
+    rig.check_files()
+    rig.stop()
+
+
+def others_live(rig, but, what):
+    for name, shard in rig.shards.items():
+        if name not in but:
+            shard.check_alive(f"{what} ({name})")
+    rig.router.check_alive(what)
+
+
+# -- expert shards ----------------------------------------------------------------------------------------------------
+
+@scenario(240)
+def kill_with_replica(context, rng, size):
+    """SIGKILL of an expert shard at random moments, its experts have a replica: nothing lost, stall at most 0.5 s."""
+    rig = Rig(context, rng, experts=3, replicas=2)
+    load = Load(rig)
+    load.settle()
+    worst, kills = 0.0, 6 if size == "short" else 200
+    for _ in range(kills):
+        victim = rng.choice(rig.experts_alive())
+        time.sleep(rng.uniform(0.0, 0.3))
+        at = time.monotonic()
+        rig.shards[victim].kill()
+        others_live(rig, {victim}, f"SIGKILL of {victim}")
+        rig.wait(experts=2)
+        worst = max(worst, load.stall(at))
+        rig.expert(int(victim.split("-")[1])).wait_ready(30)
+        rig.wait(experts=3)
+        expect(not load.faults, f"after SIGKILL of {victim}: {load.faults[:2]}")
+    end(rig, load, f"{kills} kills with a replica")
+    figures("kill_with_replica", kills=kills, stall_s=worst, median_s=load.median)
+    within(worst, 0.5, "SIGKILL of an expert shard with a replica")
+    return f"{kills} kills, {load.done} streams, stall {worst:.3f} s"
+
+
+@scenario(300)
+def kill_without_replica(context, rng, size):
+    """SIGKILL of an expert shard without a replica: nothing lost, stall at most 5 s with the small model."""
+    rig = Rig(context, rng, experts=3, replicas=1)
+    load = Load(rig)
+    load.settle()
+    worst, kills = 0.0, 5 if size == "short" else 100
+    for i in range(kills):
+        victim = rng.choice(rig.experts_alive())
+        time.sleep(rng.uniform(0.0, 0.3))
+        at = time.monotonic()
+        rig.shards[victim].kill()
+        if i % 2:      # back at once, under the same name, or after the survivors have taken over
+            rig.wait(experts=2)
+        rig.expert(int(victim.split("-")[1])).wait_ready(30)
+        rig.wait(experts=3)
+        load.settle()
+        worst = max(worst, load.stall(at))
+        expect(not load.faults, f"after SIGKILL of {victim}: {load.faults[:2]}")
+    end(rig, load, f"{kills} kills without a replica")
+    figures("kill_without_replica", kills=kills, stall_s=worst, median_s=load.median)
+    within(worst, 5.0, "SIGKILL of an expert shard without a replica")
+    return f"{kills} kills, {load.done} streams, stall {worst:.3f} s"
+
+
+@scenario(120)
+def kill_all_experts(context, rng, size):
+    """All expert shards at once: streams stand still, none is wrong; they go on within 5 s of the shards' return."""
+    rig = Rig(context, rng, experts=2, replicas=1)
+    load = Load(rig)
+    load.settle()
+    for name in rig.experts_alive():
+        rig.shards[name].kill()
+    time.sleep(2)
+    expect(not load.faults, f"without any expert shard: {load.faults[:2]}")
+    for number in range(2):
+        rig.expert(number)
+    for name in ("experts-0", "experts-1"):
+        rig.shards[name].wait_ready(30)
+    back, before = time.monotonic(), load.done
+    while load.done == before and time.monotonic() < back + 20 and not load.faults:
+        time.sleep(0.02)
+    took = time.monotonic() - back
+    rig.wait(experts=2)
+    load.settle()
+    end(rig, load, "all expert shards lost")
+    figures("kill_all_experts", recovery_s=took)
+    expect(took < 5, f"streams went on {took:.1f} s after the shards were back; the bar is 5 s")
+    return f"{load.done} streams, on again after {took:.2f} s"
+
+
+@scenario(240)
+def freeze(context, rng, size):
+    """SIGSTOP of an expert shard for 10 s, then SIGCONT: stall at most 1.5 s, its late answers change nothing, it comes back."""
+    rig = Rig(context, rng, experts=3, replicas=2)
+    load = Load(rig)
+    load.settle()
+    worst = 0.0
+    for _ in range(2 if size == "short" else 20):
+        victim = rng.choice(rig.experts_alive())
+        time.sleep(rng.uniform(0.0, 0.3))
+        at = time.monotonic()
+        rig.shards[victim].signal(signal.SIGSTOP)
+        time.sleep(10)
+        worst = max(worst, load.stall(at))
+        rig.shards[victim].signal(signal.SIGCONT)
+        rig.wait(experts=3)
+        others_live(rig, set(), f"SIGSTOP and SIGCONT of {victim}")
+        expect(not load.faults, f"after SIGSTOP of {victim}: {load.faults[:2]}")
+    end(rig, load, "frozen expert shards")
+    figures("freeze", stall_s=worst, median_s=load.median)
+    within(worst, 1.5, "SIGSTOP of an expert shard")
+    return f"{load.done} streams, stall {worst:.3f} s"
+
+
+@scenario(240)
+def rescale(context, rng, size):
+    """2 → 4 → 3 → 2 expert shards under 16 streams: nothing fails, the same bytes; the longest stall is told."""
+    rig = Rig(context, rng, experts=2, streams=16)
+    load = Load(rig)
+    load.settle()
+    first, cycles, stalls = rig.status()["epoch"], 2 if size == "short" else 20, []
+    for _ in range(cycles):
+        at = time.monotonic()
+        rig.expert(2)
+        rig.expert(3)
+        for name in ("experts-2", "experts-3"):
+            rig.shards[name].wait_ready(30)
+        rig.wait(experts=4)
+        for name, left in (("experts-3", 3), ("experts-2", 2)):
+            rig.shards[name].signal(signal.SIGTERM)
+            equal(rig.shards[name].wait(40), 0, f"exit code of {name} after SIGTERM")
+            rig.wait(experts=left)
+        stalls.append(load.stall(at))
+        expect(not load.faults, f"while it was rescaled: {load.faults[:2]}")
+    last = rig.status()["epoch"]
+    expect(last >= first + 3 * cycles, f"epoch: {first} before, {last} after {cycles} cycles of three changes")
+    end(rig, load, f"{cycles} rescales")
+    figures("rescale", cycles=cycles, stall_s=max(stalls), stalls_s=[round(s, 4) for s in stalls], median_s=load.median, streams=load.done)
+    within(max(stalls), 0.5, "a rescale")
+    return f"{cycles} cycles, {load.done} streams, longest stall {1e3 * max(stalls):.0f} ms, median gap {1e3 * load.median:.1f} ms"
+
+
+FAILPOINTS = ("experts.before_load", "experts.after_load", "experts.before_ack", "experts.after_ack", "experts.after_commit",
+              "experts.before_answer", "experts.after_answer")
+
+
+@scenario(300)
+def die_at_failpoints(context, rng, size):
+    """A joining expert shard dies at each named point of a rescale; the next rescale works, nothing is lost."""
+    if context.failpoints is None:
+        raise Skip("no binary with failpoints (--failpoints)")
+    rig = Rig(context, rng, experts=2, replicas=1, weft=context.failpoints)
+    load = Load(rig)
+    load.settle()
+    worst, died = 0.0, []
+    for point in FAILPOINTS:
+        at = time.monotonic()
+        shard = rig.expert(2, env={"WEFT_FAILPOINTS": f"{point}=abort"})
+        deadline = time.monotonic() + 20
+        while shard.alive and time.monotonic() < deadline:
+            time.sleep(0.02)
+        expect(not shard.alive, f"a shard that should have died at {point} lives; its log ends {list(shard.stderr)[-3:]}")
+        shard.kill()
+        died.append(point)
+        load.settle()
+        worst = max(worst, load.stall(at))
+        rig.wait(experts=2)
+        rig.expert(2).wait_ready(30)
+        took = rig.wait(experts=3)
+        expect(took < 10, f"after a death at {point} the next rescale took {took:.1f} s; the bar is 10 s")
+        rig.shards["experts-2"].signal(signal.SIGTERM)
+        equal(rig.shards["experts-2"].wait(40), 0, "exit code after SIGTERM")
+        rig.wait(experts=2)
+        expect(not load.faults, f"after a death at {point}: {load.faults[:2]}")
+    rig.shards.pop("experts-2")
+    end(rig, load, "deaths at failpoints")
+    figures("die_at_failpoints", points=len(died), stall_s=worst)
+    within(worst, 5.0, "a death inside a rescale")
+    return f"{len(died)} points, {load.done} streams, stall {worst:.2f} s"
+
+
+@scenario(120)
+def duplicate_id(context, rng, size):
+    """A second process with the id of a live expert shard: the newer one serves, the older one ends, nothing is lost."""
+    rig = Rig(context, rng, experts=3, replicas=2)
+    load = Load(rig)
+    load.settle()
+    old = rig.shards["experts-1"]
+    rig.expert(1).wait_ready(30)
+    code = old.wait(20)
+    expect(code not in (0, 1), f"exit code of the shard whose id was taken: {code}")
+    rig.wait(experts=3)
+    load.settle()
+    end(rig, load, "two shards with one id")
+    return f"{load.done} streams, the older one ended with {code}"
+
+
+# -- layer shards and the router --------------------------------------------------------------------------------------
+
+@scenario(240)
+def kill_layers(context, rng, size):
+    """SIGKILL of a layer shard of one of two groups: its streams go on in the other; it comes back."""
+    rig = Rig(context, rng, experts=2, groups=2)
+    load = Load(rig)
+    load.settle()
+    worst = 0.0
+    for _ in range(3 if size == "short" else 30):
+        group = rng.randrange(2)
+        at = time.monotonic()
+        rig.shards[f"layers-{group}-0"].kill()
+        load.settle()
+        worst = max(worst, load.stall(at))
+        rig.layer(group).wait_ready(30)
+        rig.wait(experts=2, layers=2)
+        expect(not load.faults, f"after SIGKILL of layers-{group}-0: {load.faults[:2]}")
+    end(rig, load, "layer shards killed")
+    figures("kill_layers", stall_s=worst)
+    within(worst, 3.0, "SIGKILL of a layer shard")
+    return f"{load.done} streams, stall {worst:.2f} s"
+
+
+@scenario(240)
+def kill_stage(context, rng, size):
+    """SIGKILL of a stage of the only group: its streams wait and go on with the same bytes when it is back."""
+    rig = Rig(context, rng, experts=2, stages=2)
+    load = Load(rig)
+    load.settle()
+    worst = 0.0
+    for stage in (1, 0) if size == "short" else (1, 0) * 10:
+        at = time.monotonic()
+        rig.shards[f"layers-0-{stage}"].kill()
+        time.sleep(rng.uniform(0, 1))
+        rig.layer(0, stage).wait_ready(30)
+        rig.wait(experts=2, layers=2)
+        load.settle()
+        worst = max(worst, load.stall(at))
+        expect(not load.faults, f"after SIGKILL of stage {stage}: {load.faults[:2]}")
+    end(rig, load, "stages killed")
+    figures("kill_stage", stall_s=worst)
+    return f"{load.done} streams, stall {worst:.2f} s"
+
+
+@scenario(120)
+def restart_router(context, rng, size):
+    """SIGKILL of the router: calls end with an error, never a false finish; KV is free in 3 s; it serves again."""
+    rig = Rig(context, rng, experts=2)
+    for _ in range(2 if size == "short" else 10):
+        load = Load(rig, allow=("UNAVAILABLE",))
+        load.settle()
+        rig.router.kill()
+        rig.start_router()
+        begin = time.monotonic()
+        rig.router.wait_ready(20)
+        rig.wait(experts=2, layers=1)
+        took = time.monotonic() - begin
+        load._end.set()
+        for thread in load._threads:
+            thread.join(60)
+        load.client.close()
+        expect(not load.faults, f"router killed: {load.faults[:2]}")
+        rig.served.close()
+        rig.served.server, rig.served.client = rig.router, Client(rig.router.grpc)
+        rig.served.wait_idle("the router's restart", within=3.0)
+    last = Load(rig)
+    last.settle()
+    rig.files = rig.open_files()
+    end(rig, last, "after the router's restart")
+    figures("restart_router", recovery_s=took)
+    return f"{load.done} streams answered, {load.refused} told UNAVAILABLE, serving again after {took:.2f} s"
+
+
+@scenario(240)
+def roll(context, rng, size):
+    """SIGTERM and restart of every expert shard and of each group in turn, under load: nothing fails, exit 0."""
+    rig = Rig(context, rng, experts=3, groups=2, flags=("--drain-seconds", "30"))
+    load = Load(rig)
+    load.settle()
+    for name in list(rig.shards):
+        rig.shards[name].signal(signal.SIGTERM)
+        equal(rig.shards[name].wait(40), 0, f"exit code of {name} after SIGTERM")
+        role, *rest = name.split("-")
+        started = rig.expert(int(rest[0])) if role == "experts" else rig.layer(int(rest[0]), int(rest[1]))
+        started.wait_ready(30)
+        rig.wait(experts=3, layers=2)
+        expect(not load.faults, f"after the restart of {name}: {load.faults[:2]}")
+    end(rig, load, "a rolling restart")
+    return f"{load.done} streams, 0 failed"
+
+
+# -- etcd -------------------------------------------------------------------------------------------------------------
+
+@scenario(120)
+def etcd_away(context, rng, size):
+    """etcd stands still for three leases: the data path goes on, nobody exits, a shard joins within 5 s of its return."""
+    rig = Rig(context, rng, experts=2)
+    load = Load(rig)
+    load.settle()
+    at = time.monotonic()
+    rig.etcd.server.signal(signal.SIGSTOP)
+    time.sleep(15)
+    others_live(rig, set(), "15 s without etcd")
+    stall = load.stall(at)
+    rig.etcd.server.signal(signal.SIGCONT)
+    back = time.monotonic()
+    rig.expert(2)
+    rig.shards["experts-2"].wait_ready(30)
+    rig.wait(experts=3)
+    took = time.monotonic() - back
+    end(rig, load, "etcd away for 15 s")
+    figures("etcd_away", stall_s=stall, join_s=took)
+    within(stall, 0.5, "etcd away")
+    return f"{load.done} streams, stall {stall:.3f} s, a shard joined {took:.1f} s after the return"
+
+
+@scenario(120)
+def etcd_empty(context, rng, size):
+    """etcd is killed and comes back with an empty folder: nothing fails, members register again within 5 s."""
+    rig = Rig(context, rng, experts=2)
+    load = Load(rig)
+    load.settle()
+    before = rig.status()["epoch"]
+    at = time.monotonic()
+    old = rig.etcd.server
+    argv = list(old.argv)
+    old.kill()
+    folder = argv[argv.index("--data-dir") + 1]
+    shutil.rmtree(folder, ignore_errors=True)
+    rig.etcd.server = context.program(*argv)
+    time.sleep(5)
+    rig.wait(experts=2, layers=1, within=10)
+    others_live(rig, set(), "etcd came back empty")
+    expect(rig.status()["epoch"] >= before, f"epoch: {before} before, {rig.status()['epoch']} after etcd was emptied")
+    rig.expert(2).wait_ready(30)
+    rig.wait(experts=3)
+    stall = load.stall(at)
+    end(rig, load, "etcd emptied")
+    figures("etcd_empty", stall_s=stall)
+    within(stall, 0.5, "etcd emptied")
+    return f"{load.done} streams, stall {stall:.3f} s"
+
+
+@scenario(180)
+def etcd_member_lost(context, rng, size):
+    """One of three etcd members is killed, whichever it is: nothing fails, a shard joins and leaves meanwhile."""
+    trio = EtcdTrio(context)
+    rig = Rig(context, rng, experts=2, etcd=trio)
+    load = Load(rig)
+    load.settle()
+    at, joined = time.monotonic(), []
+    for victim in range(3):
+        trio.kill(victim)
+        begin = time.monotonic()
+        rig.expert(2).wait_ready(30)
+        rig.wait(experts=3)
+        joined.append(time.monotonic() - begin)
+        rig.shards["experts-2"].signal(signal.SIGTERM)
+        equal(rig.shards["experts-2"].wait(40), 0, "exit code after SIGTERM")
+        rig.wait(experts=2)
+        others_live(rig, {"experts-2"}, f"etcd member {victim} lost")
+        trio.start(victim)
+        trio.wait()
+        expect(not load.faults, f"etcd member {victim} lost: {load.faults[:2]}")
+    stall = load.stall(at)
+    end(rig, load, "an etcd member lost")
+    figures("etcd_member_lost", stall_s=stall, join_s=max(joined))
+    within(stall, 0.5, "an etcd member lost")
+    return f"{load.done} streams, stall {stall:.3f} s, joins took up to {max(joined):.1f} s"
+
+
+@scenario(120)
+def other_model(context, rng, size):
+    """An expert shard with another model registers: it is given nothing, says why, and nothing is lost."""
+    rig = Rig(context, rng, experts=2)
+    load = Load(rig)
+    load.settle()
+    others = [m for m in context.models if m.path != rig.model.path and "experts" in (m.path / "config.json").read_text()]
+    if not others:
+        raise Skip("one model in the data folders")
+    epoch = rig.status()["epoch"]
+    stranger = context.program(rig.weft, "shard", "--role", "experts", "--id", "stranger", "--cluster", rig.name, "--etcd", rig.etcd.address,
+                               "--model", others[0].path, "--listen", "127.0.0.1:0")
+    time.sleep(3)
+    told = {m["id"]: m for m in rig.status()["members"]}
+    expect(told.get("stranger", {}).get("experts", 0) == 0, f"a shard with another model was given experts: {told['stranger']}")
+    equal(rig.status()["epoch"], epoch, "epoch after a stranger registered")
+    expect(any("hash" in line for p in (rig.router, stranger, rig.shards["layers-0-0"]) for line in p.stderr),
+           "nobody says that a shard with another model has registered")
+    if stranger.alive:
+        stranger.signal(signal.SIGTERM)
+        stranger.wait(40)
+    end(rig, load, "another model")
+    return f"{load.done} streams"
+
+
+@scenario(120)
+def saturated(context, rng, size):
+    """Every core busy and more requests than run at once, for 15 s: /healthz never fails, no member is taken for dead."""
+    rig = Rig(context, rng, experts=2, streams=16, flags=("--max-seqs", "4"))
+    load = Load(rig)
+    load.settle()
+    epoch, until, polls = rig.status()["epoch"], time.monotonic() + (15 if size == "short" else 60), 0
+    while time.monotonic() < until:
+        equal(web.get(rig.router.http, "/healthz")[0], 200, "/healthz of a busy router")
+        polls += 1
+        time.sleep(0.1)
+    equal(rig.status()["epoch"], epoch, "epoch after a busy time")
+    end(rig, load, "a busy time")
+    return f"{polls} polls, {load.done} streams"
+
+
+# -- the network ------------------------------------------------------------------------------------------------------
+
+@scenario(240)
+def cut_links(context, rng, size):
+    """Links to expert shards are reset at random bytes, handed over byte by byte, and get a bit flipped: nothing is lost."""
+    rig = Rig(context, rng, experts=3, replicas=2, proxied=("experts-0", "experts-1", "experts-2"))
+    load = Load(rig)
+    load.settle()
+    at = time.monotonic()
+    rounds = 12 if size == "short" else 150
+    for i in range(rounds):
+        proxy = rig.proxies[rng.choice(sorted(rig.proxies))]
+        kind = ("cut", "flip", "reset", "small")[i % 4]
+        if kind == "cut":
+            proxy.cut_after = rng.randrange(1, 40000)
+        elif kind == "flip":
+            proxy.flip_after = max((p.passed for p in proxy._pipes), default=0) + rng.randrange(1, 40000)
+        elif kind == "reset":
+            proxy.reset_all()
+        else:
+            proxy.piece = 1
+        time.sleep(0.5)
+        proxy.piece = 1 << 20
+        expect(not load.faults, f"after {kind}: {load.faults[:2]}")
+        rig.wait(experts=3)
+    done = sum(p.cuts for p in rig.proxies.values()), sum(p.flips for p in rig.proxies.values())
+    stall = load.stall(at)
+    end(rig, load, "links cut")
+    figures("cut_links", cuts=done[0], flips=done[1], stall_s=stall)
+    return f"{done[0]} cuts, {done[1]} flips, {load.done} streams, stall {stall:.2f} s"
+
+
+@scenario(240)
+def silent_network(context, rng, size):
+    """A link on which nothing passes any more, one way or both, without a FIN: found in 1.5 s, nothing is lost."""
+    rig = Rig(context, rng, experts=3, replicas=2, proxied=("experts-0", "experts-1", "experts-2"))
+    load = Load(rig)
+    load.settle()
+    worst = 0.0
+    for ways in (("up", "down"), ("up",), ("down",)) * (1 if size == "short" else 8):
+        proxy = rig.proxies[rng.choice(sorted(rig.proxies))]
+        at = time.monotonic()
+        proxy.blocked = set(ways)
+        time.sleep(4)
+        worst = max(worst, load.stall(at))
+        expect(not load.faults, f"nothing passes {ways}: {load.faults[:2]}")
+        proxy.blocked = set()
+        rig.wait(experts=3, within=15)
+    end(rig, load, "a silent network")
+    figures("silent_network", stall_s=worst)
+    within(worst, 1.5, "a silent network")
+    return f"{load.done} streams, stall {worst:.2f} s"
+
+
+@scenario(120)
+def slow_network(context, rng, size):
+    """50 ms of delay on the link of one expert shard: nobody is taken for dead, nothing is lost."""
+    rig = Rig(context, rng, experts=2, replicas=1, proxied=("experts-1",), streams=4)
+    load = Load(rig)
+    load.settle()
+    rig.proxies["experts-1"].delay = 0.05
+    epoch = rig.status()["epoch"]
+    time.sleep(6)
+    equal(rig.status()["epoch"], epoch, "epoch while a link was slow (a false death)")
+    rig.proxies["experts-1"].delay = 0.0
+    load.settle()
+    end(rig, load, "a slow network")
+    return f"{load.done} streams, epoch unchanged"
+
+
+# -- partitions, in namespaces ----------------------------------------------------------------------------------------
+
+def in_namespaces(function):
+    function.namespaces = True
+    return function
+
+
+@scenario(300)
+@in_namespaces
+def partitions(context, rng, size):
+    """Router, layer shard, expert shard and etcd are cut off from each other, one way too: no wrong token, heals in 3 s."""
+    rig = NetRig(context, rng, experts=3, replicas=2)
+    load = Load(rig)
+    load.settle()
+    told = {}
+    for a, b, both in (("layers-0-0", "experts-1", True), ("layers-0-0", "experts-0", False), ("experts-2", "layers-0-0", False),
+                       ("router", "layers-0-0", True), ("layers-0-0", "router", False),
+                       ("layers-0-0", "etcd", True), ("experts-0", "etcd", True), ("router", "etcd", True)):
+        at = time.monotonic()
+        rig.cut(a, b) if both else rig.deaf(a, b)
+        time.sleep(4)
+        rig.heal()
+        healed = time.monotonic()
+        rig.wait(experts=3, layers=1, within=30)
+        load.settle()
+        what = f"{a} {'and' if both else 'deaf to'} {b}"
+        told[what] = round(load.stall(at), 2), round(time.monotonic() - healed, 2)
+        expect(not load.faults, f"{what}: {load.faults[:2]}")
+        if "router" not in (a, b):
+            within(told[what][0], 1.5, what)
+        else:
+            within(told[what][0], 4 + 3, what)
+    end(rig, load, "partitions")
+    figures("partitions", stall_s_and_heal_s=told)
+    return f"{load.done} streams; stall and time to heal: {told}"
+
+
+@scenario(120)
+@in_namespaces
+def loss(context, rng, size):
+    """1 % and 10 % of packets to one expert shard are lost: nothing fails."""
+    rig = NetRig(context, rng, experts=2, replicas=1)
+    load = Load(rig)
+    load.settle()
+    for percent in (1, 10):
+        rig.lossy("experts-1", percent)
+        time.sleep(5)
+        rig.heal()
+        load.settle()
+        expect(not load.faults, f"{percent} % lost: {load.faults[:2]}")
+    end(rig, load, "lost packets")
+    return f"{load.done} streams"
