@@ -118,7 +118,7 @@ END_TEST
 
 int main(void)
 {
-    static const TTest *const tests[] = {
+    const TTest *const tests[] = {
         only_usable_groups_with_room,
         a_free_seat_first,
         fewest_tokens_then_jobs_then_number,
