@@ -12,11 +12,23 @@
  * link) with which it can be.
  *
  * Answers are believed only if epoch, group, step, layer, attempt and lane are
- * those that are waited for; anything else is dropped and counted.
+ * those that are waited for; anything else is dropped and counted. An exchange
+ * counts attempts by itself: each begin and each sending again takes the next
+ * number, so that no two questions of its life have one name. An answer with
+ * the right name and anything wrong inside breaks its link.
  *
- * The epoch changes in `begin` alone: it takes the newest map for which every
- * expert has a connected owner, so a step is of one epoch. `switched` is told
- * when a step has begun with a later epoch than before.
+ * A REJECT makes its peer unusable for that epoch for a moment (the peer may
+ * hear of an epoch later than its asker), without any suspicion.
+ *
+ * The epoch changes between steps alone, so a step is of one epoch: `begin`
+ * takes the newest map for which every expert has a connected owner, and never
+ * one before the last it took; so does `idle` where the config begins with
+ * layer 0 (a lead's; stages are told an epoch by begin). `switched` is told
+ * when a later epoch than before is in use.
+ *
+ * A peer that is needed (the newest map has experts that nobody else who is
+ * connected owns) is suspected too when its link breaks while it owes nothing,
+ * or when it cannot be reached for a second.
  *
  * Threads: create and destroy by one; set_map by any; all of weft_experts by
  * the thread that computes.
@@ -36,6 +48,8 @@ typedef struct weft_exchange_watch {
     /* The peer broke or was silent while it was needed. */
     void (*suspect)(void *arg, const char *id, uint64_t incarnation,
                     const char *why);
+    /* A peer that was suspected is connected again, the same incarnation. */
+    void (*cleared)(void *arg, const char *id, uint64_t incarnation);
     void (*switched)(void *arg, uint64_t epoch);
     /* One layer's exchange: from dispatch to the last answer, and its bytes
      * both ways. */
@@ -51,7 +65,10 @@ typedef struct weft_exchange_options {
     int32_t max_rows;                /* of one call */
     uint32_t group;
     weft_peers *peers;   /* borrowed; the exchange takes its links and says whom
-                            it wants. NULL: links come by add_link alone */
+                            it wants; its `ready` should end in
+                            weft_exchange_wake. Links have
+                            weft_answer_limits (body.h).
+                            NULL: links come by add_link alone */
     weft_pulse *pulse;   /* borrowed; NULL: none */
     uint64_t silence_ns; /* of a peer that owes an answer; 0: WEFT_SILENCE_NS */
     /* An answer that does not come though the peer lives: fenced as well.
@@ -71,23 +88,31 @@ weft_experts weft_exchange_experts(weft_exchange *exchange);
 /* A newer map; older ones than the newest are ignored. Takes a reference of its
  * own. Wakes whoever idles. Any thread. */
 void weft_exchange_set_map(weft_exchange *exchange, weft_expert_map *map);
-/* A link that needs no dialling (in one process). Before the first step. */
+/* A link that needs no dialling (in one process); taken on success. Before the
+ * first step, or by the thread that computes, between steps.
+ * FAILED_PRECONDITION: that peer has one. */
 WEFT_MUST_CHECK weft_status weft_exchange_add_link(weft_exchange *exchange,
                                                    const weft_peer *peer,
                                                    weft_link *link,
                                                    weft_err *err);
+/* The map of the epoch that the last begin settled, with a reference of the
+ * caller; NULL: none yet. The thread that computes. */
+weft_expert_map *weft_exchange_current_map(weft_exchange *exchange);
 void weft_exchange_wake(weft_exchange *exchange); /* any thread */
 /* Everything under way and after fails with CANCELLED: the end. Any thread. */
 void weft_exchange_stop(weft_exchange *exchange);
 
 typedef struct weft_exchange_state {
-    uint64_t epoch;     /* of the last step; 0: none yet */
-    uint64_t map_epoch; /* the newest map */
-    bool whole;         /* begin would succeed now */
-    char missing[128];  /* if not: what is missing */
-    uint64_t n_stale;   /* answers dropped as not current */
-    uint64_t n_resent;  /* dispatches sent again to another owner */
-    uint64_t n_fenced;  /* peers fenced */
+    uint64_t epoch;      /* of the last step; 0: none yet */
+    uint64_t map_epoch;  /* the newest map */
+    bool whole;          /* begin would succeed now */
+    char missing[160];   /* if not: what is missing */
+    uint64_t n_stale;    /* answers dropped as not current */
+    uint64_t n_resent;   /* dispatches sent again to another owner */
+    uint64_t n_fenced;   /* peers fenced while they owed answers */
+    uint64_t n_garbage;  /* frames that made no sense: their link was broken */
+    uint64_t n_rejected; /* REJECTs that were waited for */
+    int32_t n_links;
 } weft_exchange_state;
 
 /* A snapshot, at most one step or idle turn old. Any thread. */

@@ -9,7 +9,9 @@
  * an expert is not held; it is answered or rejected, never dropped, unless its
  * link breaks.
  *
- * Fairness: oldest question first; others of its layer go with it.
+ * Fairness: oldest question first; others of its layer go with it. A link that
+ * does not read its answers holds up nobody else: its own questions wait, and
+ * after stall_ns it is broken.
  *
  * Threads: one of its own, plus workers. add_link and open by any.
  */
@@ -30,6 +32,10 @@ typedef struct weft_expert_server_options {
     int32_t max_rows; /* of one question; larger ones break their link */
     int32_t links_max;
     weft_pulse *pulse; /* borrowed; NULL: none */
+    uint64_t stall_ns; /* answers that do not move for so long break their
+                          link; 0: 30 s */
+    bool echo; /* for benches of the exchange: answers are the rows asked, and
+                  `store` may be NULL */
 } weft_expert_server_options;
 
 /* Starts its thread. */
@@ -38,7 +44,8 @@ weft_expert_server_start(const weft_expert_server_options *options,
                          weft_expert_server **server_out, weft_err *err);
 void weft_expert_server_stop(weft_expert_server *server); /* NULL is fine */
 
-/* A link of a layer shard; taken. RESOURCE_EXHAUSTED: links_max; closed. */
+/* A link of a layer shard, made with weft_dispatch_limits (body.h); taken.
+ * RESOURCE_EXHAUSTED: links_max; closed. */
 WEFT_MUST_CHECK weft_status weft_expert_server_add_link(
     weft_expert_server *server, weft_link *link, weft_err *err);
 
