@@ -1,6 +1,6 @@
 #include "shard/link/frame.h"
 
-#include <string.h>
+#include <stdbool.h>
 
 #include "node/base/pack.h"
 
@@ -54,6 +54,12 @@ void weft_frame_encode(const weft_frame *frame, uint32_t payload_crc,
     weft_pack_u32(&pack, weft_crc32c(0, header_out, CRC_AT));
 }
 
+/* An alert or a handshake record: the other end expects TLS. */
+static bool is_tls(const unsigned char *header)
+{
+    return (header[0] == 0x15 || header[0] == 0x16) && header[1] == 3;
+}
+
 /* What can be judged without knowing the version: that a header of whatever
  * version stands here whole. *pack_out is behind the version. */
 static weft_status check_whole(const unsigned char *header,
@@ -64,8 +70,9 @@ static weft_status check_whole(const unsigned char *header,
     const uint32_t magic = weft_unpack_u32(&unpack);
     if (magic != MAGIC)
         return WEFT_FAIL(err, WEFT_DATA_LOSS,
-                         "no frame begins with %02x %02x %02x %02x", header[0],
-                         header[1], header[2], header[3]);
+                         "no frame begins with %02x %02x %02x %02x%s",
+                         header[0], header[1], header[2], header[3],
+                         is_tls(header) ? " (TLS, on a plain link)" : "");
     const uint32_t said = weft_unpack_u32(&tail);
     const uint32_t is = weft_crc32c(0, header, CRC_AT);
     if (said != is)

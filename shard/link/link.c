@@ -7,6 +7,7 @@
 
 #include "node/base/clock.h"
 #include "node/base/str.h"
+#include "shard/link/dial_internal.h"
 #include "shard/link/link_internal.h"
 
 void weft_link_init(weft_link *link, const weft_transport_ops *ops, int fd,
@@ -67,11 +68,7 @@ weft_meeting weft_link_meet(weft_link *link, const weft_frame *frame)
         return WEFT_MEET_END;
     case WEFT_FRAME_REFUSE:
         if (link->shaking) return WEFT_MEET_GIVE;
-        (void)snprintf(text, sizeof text, "%.*s",
-                       (int)(frame->body_bytes < sizeof text ? frame->body_bytes
-                                                             : sizeof text),
-                       (const char *)frame->body);
-        (void)weft_text_line(text, text, sizeof text);
+        weft_refuse_text(frame, text, sizeof text);
         (void)weft_link_break(link, NULL, "refused: %s", text);
         return WEFT_MEET_END;
     default:

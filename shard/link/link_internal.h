@@ -44,7 +44,8 @@ struct weft_link {
     bool polls_out; /* a poller waits for the latter, too */
     bool shaking;   /* frames of the handshake are given to the owner */
     atomic_bool broken;
-    weft_err why; /* of a broken link; owner's */
+    weft_err why;      /* of a broken link; owner's */
+    weft_status cause; /* what a frame was refused with; OK: it was not that */
     uint64_t frames_sent, frames_received, bytes_received;
     _Atomic uint64_t bytes_sent, pulse_step, last_heard_ns, last_progress_ns;
 };
@@ -90,6 +91,9 @@ ptrdiff_t weft_tls_write(weft_tls_session *session, const void *bytes,
 int weft_tls_shake(weft_tls_session *session, bool *wants_out);
 /* Bytes that were read from the socket and not from the session. */
 bool weft_tls_has_more(const weft_tls_session *session);
+/* Whether it failed because one end did not want the other, or did not speak
+ * TLS. */
+bool weft_tls_is_refused(const weft_tls_session *session);
 const char *weft_tls_why(const weft_tls_session *session);
 
 #endif

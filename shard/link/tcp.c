@@ -252,8 +252,10 @@ static weft_status tcp_recv(weft_link *link, weft_frame *frame_out,
     for (int skips = 0; more && skips < SKIPS_MAX;) {
         bool got = false;
         if (weft_inbox_next(&tcp->inbox, &link->options.limits, frame_out, &got,
-                            &why) != WEFT_OK)
+                            &why) != WEFT_OK) {
+            link->cause = why.status;
             return weft_link_break(link, err, "%s", why.text);
+        }
         if (got) {
             const weft_meeting met = weft_link_meet(link, frame_out);
             *got_out = met == WEFT_MEET_GIVE;

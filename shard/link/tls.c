@@ -24,6 +24,7 @@ struct weft_tls {
 
 struct weft_tls_session {
     SSL *ssl;
+    bool refused;
     char why[160];
 };
 
@@ -161,6 +162,8 @@ weft_status weft_tls_create(const weft_tls_files *files, weft_tls **tls_out,
         SSL_CTX_set_verify(tls->context,
                            SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
                            NULL);
+        /* Where a stream is cut is told from its frames. */
+        (void)SSL_CTX_set_options(tls->context, SSL_OP_IGNORE_UNEXPECTED_EOF);
         SSL_CTX_set_default_passwd_cb(tls->context, no_passphrase);
         st = load(tls->context, files, err);
     }
@@ -233,6 +236,7 @@ static ptrdiff_t judge(weft_tls_session *session, int result, int why)
         (void)snprintf(session->why, sizeof session->why, "%s", strerror(why));
         break;
     default:
+        session->refused = true;
         /* The verifier's reason says more than "certificate verify failed". */
         if (SSL_get_verify_result(session->ssl) != X509_V_OK) {
             ERR_clear_error();
@@ -296,6 +300,11 @@ int weft_tls_shake(weft_tls_session *session, bool *wants_out)
 bool weft_tls_has_more(const weft_tls_session *session)
 {
     return SSL_has_pending(session->ssl) == 1;
+}
+
+bool weft_tls_is_refused(const weft_tls_session *session)
+{
+    return session->refused;
 }
 
 const char *weft_tls_why(const weft_tls_session *session)
