@@ -295,6 +295,12 @@ static void idle(void *arg, uint64_t deadline_ns)
     }
 }
 
+weft_expert_map *weft_exchange_current_map(weft_exchange *ex)
+{
+    return ex->current == NULL ? NULL
+                               : weft_expert_map_retain(ex->current->map);
+}
+
 weft_experts weft_exchange_experts(weft_exchange *ex)
 {
     return (weft_experts){

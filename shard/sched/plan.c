@@ -63,7 +63,7 @@ static void preempt(weft_sched *sched, weft_seq *seq)
 static void grow(weft_sched *sched, weft_seq *seq, int64_t n_tokens)
 {
     const weft_status st =
-        weft_kv_table_grow(&seq->table, sched->layout, sched->pool, n_tokens);
+        weft_kv_table_grow(&seq->table, sched->spaces, n_tokens);
     WEFT_ASSERT(st == WEFT_OK);
     weft_sched_count_reserved(sched, seq);
 }
@@ -90,7 +90,7 @@ static void add_piece(weft_sched *sched, weft_seq *seq, int32_t n_rows)
 static bool make_room(weft_sched *sched, weft_seq *seq)
 {
     int64_t need[WEFT_KINDS];
-    weft_kv_table_need(&seq->table, sched->layout, seq->computed + 1, need);
+    weft_kv_table_need(&seq->table, sched->spaces, seq->computed + 1, need);
     if (need[WEFT_FULL] == 0 && need[WEFT_WINDOW] == 0) return true;
     for (;;) {
         int64_t wanted[WEFT_KINDS];
@@ -99,7 +99,7 @@ static bool make_room(weft_sched *sched, weft_seq *seq)
             wanted[k] =
                 sched->reserved[k] - own + (need[k] > own ? need[k] : own);
         }
-        if (weft_kv_pool_can(sched->pool, wanted)) break;
+        if (weft_kv_spaces_can(sched->spaces, wanted)) break;
         weft_seq *const last = sched->running[sched->n_running - 1];
         preempt(sched, last);
         if (last == seq) return false;
@@ -160,9 +160,9 @@ static void fill_quota(const weft_sched *sched, const weft_job *job,
     const int64_t wanted = (int64_t)job->n_tokens + 1;
     seq->quota_tokens = wanted < positions ? wanted : positions;
     for (int k = 0; k < WEFT_KINDS; k++)
-        seq->quota_pages[k] =
-            weft_kv_pages_for(sched->config, sched->layout, (weft_kind)k,
-                              seq->quota_tokens, sched->limits.chunk_tokens);
+        seq->quota_pages[k] = weft_kv_spaces_pages_for(
+            sched->spaces, sched->config, (weft_kind)k, seq->quota_tokens,
+            sched->limits.chunk_tokens);
 }
 
 /* Beside the quota, one page of each kind is left for each of those that run:
@@ -172,11 +172,11 @@ static bool has_room(const weft_sched *sched, const weft_seq *seq)
 {
     int64_t wanted[WEFT_KINDS];
     for (int k = 0; k < WEFT_KINDS; k++) {
-        const bool used = sched->layout->page_bytes[k] > 0;
+        const bool used = weft_kv_spaces_have(sched->spaces, (weft_kind)k);
         wanted[k] = sched->reserved[k] + seq->quota_pages[k] +
                     (used ? sched->n_running : 0);
     }
-    return weft_kv_pool_can(sched->pool, wanted);
+    return weft_kv_spaces_can(sched->spaces, wanted);
 }
 
 static weft_status alloc_seq(const weft_sched *sched, const weft_job *job,
@@ -186,7 +186,7 @@ static weft_status alloc_seq(const weft_sched *sched, const weft_job *job,
     seq->tokens = weft_mem_new((size_t)positions + 1, sizeof *seq->tokens);
     if (seq->tokens == NULL) return WEFT_RESOURCE_EXHAUSTED;
     const weft_status st =
-        weft_kv_table_init(&seq->table, sched->layout, positions, NULL);
+        weft_kv_table_init(&seq->table, sched->spaces, positions, NULL);
     if (st != WEFT_OK) {
         weft_mem_free(seq->tokens);
         seq->tokens = NULL;
@@ -264,4 +264,25 @@ void weft_sched_plan(weft_sched *sched, uint64_t now_ns, weft_plan *plan_out)
                             .n_rows = sched->n_rows,
                             .ends = sched->ends,
                             .n_ends = sched->n_ends};
+}
+
+void weft_sched_give_back(weft_sched *sched, weft_plan *plan_out)
+{
+    drop_plan(sched);
+    weft_sched_bury(sched);
+    while (sched->n_running > 0) {
+        weft_seq *const seq = sched->running[sched->n_running - 1];
+        sched->n_preempted++;
+        add_end(sched, seq->job, WEFT_FINISH_PREEMPTED, WEFT_OK);
+        weft_sched_remove(sched, seq);
+    }
+    while (sched->waiting.n > 0) {
+        add_end(sched, weft_queue_first(&sched->waiting), WEFT_FINISH_PREEMPTED,
+                WEFT_OK);
+        weft_queue_pop(&sched->waiting);
+    }
+    weft_sched_bury(sched);
+    sched->hold_plans = 0;
+    *plan_out = (weft_plan){
+        .pieces = sched->pieces, .ends = sched->ends, .n_ends = sched->n_ends};
 }

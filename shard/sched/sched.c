@@ -68,7 +68,7 @@ static weft_status alloc_all(weft_sched *sched, weft_err *err)
 
 weft_status weft_sched_create(const weft_sched_limits *limits,
                               const weft_model_config *config,
-                              const weft_kv_layout *layout, weft_kv_pool *pool,
+                              const weft_kv_spaces *spaces,
                               weft_kv_page_fn before_release,
                               void *before_release_arg, weft_sched **sched_out,
                               weft_err *err)
@@ -80,8 +80,7 @@ weft_status weft_sched_create(const weft_sched_limits *limits,
                          "no memory for a scheduler");
     sched->limits = *limits;
     sched->config = config;
-    sched->layout = layout;
-    sched->pool = pool;
+    sched->spaces = spaces;
     sched->before_release = before_release;
     sched->before_release_arg = before_release_arg;
     sched->earliest_ns = UINT64_MAX;
@@ -129,7 +128,7 @@ void weft_sched_count_reserved(weft_sched *sched, weft_seq *seq)
     int64_t need[WEFT_KINDS] = {0};
     const bool active = seq->state == WEFT_SEQ_RUNNING;
     if (active)
-        weft_kv_table_need(&seq->table, sched->layout, seq->quota_tokens, need);
+        weft_kv_table_need(&seq->table, sched->spaces, seq->quota_tokens, need);
     for (int k = 0; k < WEFT_KINDS; k++) {
         const int64_t held = seq->table.n_pages[k] - seq->table.first_page[k];
         const int64_t more = seq->quota_pages[k] - held;
@@ -147,7 +146,7 @@ void weft_sched_remove(weft_sched *sched, weft_seq *seq)
     sched->n_running--;
     for (; i < sched->n_running; i++) sched->running[i] = sched->running[i + 1];
 
-    weft_kv_table_clear(&seq->table, sched->pool, sched->before_release,
+    weft_kv_table_clear(&seq->table, sched->spaces, sched->before_release,
                         sched->before_release_arg);
     if (seq->piece >= 0) sched->piece_seqs[seq->piece] = NULL;
     seq->piece = -1;
@@ -184,30 +183,43 @@ static weft_status check_job(const weft_sched *sched, const weft_job *job,
     return WEFT_OK;
 }
 
-/* Whether the job can run to its last token with the whole pool to itself. In
- * bytes of slabs: that is what has to be found. */
+/* In bytes of slabs: that is what has to be found. */
+static weft_status refuse(const weft_sched *sched, const weft_job *job,
+                          const int64_t pages[WEFT_KINDS], int32_t stage,
+                          weft_err *err)
+{
+    const weft_kv_space *const space = &sched->spaces->at[stage];
+    const weft_kv_layout *const layout = &space->layout;
+    int64_t slabs = 0;
+    for (int k = 0; k < WEFT_KINDS; k++)
+        if (pages[k] > 0 && layout->page_bytes[k] > 0)
+            slabs +=
+                (pages[k] + layout->slab_pages[k] - 1) / layout->slab_pages[k];
+    weft_kv_stats stats;
+    weft_kv_pool_get_stats(space->pool, &stats);
+    (void)WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
+                    "%d prompt tokens and max_tokens %d need %lld bytes of KV "
+                    "memory, %lld are free, %lld in total",
+                    job->n_prompt, job->max_tokens,
+                    (long long)(slabs * layout->slab_bytes),
+                    (long long)stats.free_bytes, (long long)stats.total_bytes);
+    if (sched->spaces->n > 1)
+        (void)WEFT_WRAP(err, WEFT_RESOURCE_EXHAUSTED, "stage %d", stage);
+    return WEFT_RESOURCE_EXHAUSTED;
+}
+
+/* Whether the job can run to its last token with the whole pool of every stage
+ * to itself. */
 static weft_status check_could(const weft_sched *sched, const weft_job *job,
                                weft_err *err)
 {
-    const weft_kv_layout *const layout = sched->layout;
-    int64_t pages[WEFT_KINDS], slabs = 0;
-    for (int k = 0; k < WEFT_KINDS; k++) {
-        pages[k] = weft_kv_pages_for(sched->config, layout, (weft_kind)k,
-                                     weft_sched_positions(sched, job),
-                                     sched->limits.chunk_tokens);
-        if (pages[k] > 0)
-            slabs +=
-                (pages[k] + layout->slab_pages[k] - 1) / layout->slab_pages[k];
-    }
-    if (weft_kv_pool_could(sched->pool, pages)) return WEFT_OK;
-    weft_kv_stats stats;
-    weft_kv_pool_get_stats(sched->pool, &stats);
-    return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
-                     "%d prompt tokens and max_tokens %d need %lld bytes of KV "
-                     "memory, %lld are free, %lld in total",
-                     job->n_prompt, job->max_tokens,
-                     (long long)(slabs * layout->slab_bytes),
-                     (long long)stats.free_bytes, (long long)stats.total_bytes);
+    int64_t pages[WEFT_KINDS];
+    for (int k = 0; k < WEFT_KINDS; k++)
+        pages[k] = weft_kv_spaces_pages_for(
+            sched->spaces, sched->config, (weft_kind)k,
+            weft_sched_positions(sched, job), sched->limits.chunk_tokens);
+    const int32_t stage = weft_kv_spaces_cannot(sched->spaces, pages);
+    return stage < 0 ? WEFT_OK : refuse(sched, job, pages, stage, err);
 }
 
 weft_status weft_sched_submit(weft_sched *sched, const weft_job *job,
@@ -302,8 +314,8 @@ void weft_sched_step_done(weft_sched *sched)
         WEFT_ASSERT(!seq->expects);
         seq->computed += sched->pieces[i].n_rows;
         seq->piece = -1;
-        weft_kv_table_trim(&seq->table, sched->config, sched->layout,
-                           sched->pool, seq->computed, sched->before_release,
+        weft_kv_table_trim(&seq->table, sched->config, sched->spaces,
+                           seq->computed, sched->before_release,
                            sched->before_release_arg);
         weft_sched_count_reserved(sched, seq);
     }
@@ -311,8 +323,8 @@ void weft_sched_step_done(weft_sched *sched)
     sched->committed = false;
     weft_sched_bury(sched);
 #ifndef NDEBUG
-    weft_kv_pool_check(sched->pool);
-    WEFT_ASSERT(weft_kv_pool_can(sched->pool, sched->reserved));
+    weft_kv_spaces_check(sched->spaces);
+    WEFT_ASSERT(weft_kv_spaces_can(sched->spaces, sched->reserved));
 #endif
 }
 

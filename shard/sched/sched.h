@@ -59,11 +59,11 @@ typedef struct weft_sched_limits {
     int32_t max_context;  /* positions of one sequence */
 } weft_sched_limits;
 
+/* config and spaces are borrowed until destroy. */
 WEFT_MUST_CHECK weft_status weft_sched_create(
     const weft_sched_limits *limits, const weft_model_config *config,
-    const weft_kv_layout *layout, weft_kv_pool *pool,
-    weft_kv_page_fn before_release, void *before_release_arg,
-    weft_sched **sched_out, weft_err *err);
+    const weft_kv_spaces *spaces, weft_kv_page_fn before_release,
+    void *before_release_arg, weft_sched **sched_out, weft_err *err);
 void weft_sched_destroy(weft_sched *sched); /* all jobs must be gone */
 /* Forget every job and release every page: the end of the engine. */
 void weft_sched_clear(weft_sched *sched);
@@ -110,8 +110,13 @@ typedef struct weft_plan {
 } weft_plan;
 
 /* Plan the next step. The plan, and the jobs it names, live until the next
- * plan, submit, cancel or clear; commits leave it as it is. */
+ * plan, give_back or clear; submits and commits leave it as it is, a cancel
+ * leaves one piece dead. */
 void weft_sched_plan(weft_sched *sched, uint64_t now_ns, weft_plan *plan_out);
+
+/* Every job, running or waiting, ends PREEMPTED in a plan without rows: the
+ * cache rows of all of them are lost. Pages are released. */
+void weft_sched_give_back(weft_sched *sched, weft_plan *plan_out);
 
 /* The planned rows have been computed: advance. For each piece whose logits
  * give a token (last_of_prompt), weft_sched_commit takes it and says whether

@@ -50,8 +50,7 @@ typedef struct weft_rank {
 struct weft_sched {
     weft_sched_limits limits;
     const weft_model_config *config;
-    const weft_kv_layout *layout;
-    weft_kv_pool *pool;
+    const weft_kv_spaces *spaces;
     weft_kv_page_fn before_release;
     void *before_release_arg;
 

@@ -8,12 +8,13 @@
 #include "node/base/clock.h"
 #include "node/base/mem.h"
 #include "shard/step/engine_internal.h"
+#include "shard/step/stages_internal.h"
 
 enum {
-    /* Rows of one logits call: lm_head is read once for so many decodes. */
-    LOGITS_ROWS_MAX = 64,
     /* How long the loop sleeps at most, so that health sees it turn. */
     IDLE_NS = 100 * 1000 * 1000,
+    /* The same while links are missing: nothing wakes it when they come. */
+    LOOK_NS = 10 * 1000 * 1000,
     /* Between two tries to hand over an event that found no room. */
     EMIT_RETRY_NS = 1000 * 1000,
     /* Stacks touched, rings, tables of the scheduler, library state: a bound
@@ -21,43 +22,30 @@ enum {
     FIXED_BYTES = 24 * 1024 * 1024,
 };
 
-static weft_forward_options forward_options(const weft_engine_options *o,
-                                            weft_threads *threads)
-{
-    const int32_t logits =
-        o->max_seqs < LOGITS_ROWS_MAX ? o->max_seqs : LOGITS_ROWS_MAX;
-    return (weft_forward_options){
-        .max_rows = o->chunk_tokens + o->max_seqs,
-        .max_logits_rows = logits < 8 ? 8 : logits,
-        .max_context = o->max_context,
-        .profile = o->profile,
-        .ops = o->ops,
-        .threads = threads,
-        .n_threads = o->threads,
-    };
-}
-
 int64_t weft_engine_overhead_bytes(const weft_model_config *config,
                                    const weft_engine_options *options)
 {
-    const weft_forward_options f = forward_options(options, NULL);
     const int64_t pages = (options->max_context + options->page_tokens - 1) /
                           options->page_tokens;
     /* Of a sequence: its tokens, and a page table for each kind. */
     int64_t sequence = (int64_t)options->max_context * (int64_t)sizeof(int32_t);
     for (int32_t k = 0; k < WEFT_KINDS; k++)
         if (config->n_kind[k] > 0) sequence += pages * (int64_t)sizeof(int64_t);
-    return weft_forward_bytes(config, &f) + options->max_seqs * sequence +
+    return weft_layers_bytes(config, options) + options->max_seqs * sequence +
            FIXED_BYTES;
+}
+
+static weft_dtype kv_dtype(const weft_engine_options *options)
+{
+    return options->profile == WEFT_EXACT ? WEFT_F32 : WEFT_BF16;
 }
 
 weft_status weft_engine_kv_layout(const weft_model_config *config,
                                   const weft_engine_options *options,
                                   weft_kv_layout *layout_out, weft_err *err)
 {
-    return weft_kv_layout_make(
-        config, options->profile == WEFT_EXACT ? WEFT_F32 : WEFT_BF16,
-        options->page_tokens, layout_out, err);
+    return weft_kv_layout_make(config, kv_dtype(options), options->page_tokens,
+                               layout_out, err);
 }
 
 void weft_engine_emit(weft_engine *e, const weft_event *event)
@@ -75,69 +63,91 @@ void weft_engine_emit(weft_engine *e, const weft_event *event)
 
 static weft_status create_buffers(weft_engine *e, weft_err *err)
 {
-    const size_t n = (size_t)e->max_rows;
-    e->tokens = weft_mem_new(n, sizeof *e->tokens);
-    e->positions = weft_mem_new(n, sizeof *e->positions);
+    const size_t n = (size_t)e->layers.max_rows;
     e->wanted_rows = weft_mem_new(n, sizeof *e->wanted_rows);
     e->wanted = weft_mem_new(n, sizeof *e->wanted);
+    e->wanted_hidden = weft_mem_new(n, sizeof *e->wanted_hidden);
     e->failed = weft_mem_new(n, sizeof *e->failed);
-    for (int32_t k = 0; k < WEFT_KINDS; k++)
-        e->pages[k] = weft_mem_new(n, sizeof *e->pages[k]);
-    if (e->tokens == NULL || e->positions == NULL || e->wanted_rows == NULL ||
-        e->wanted == NULL || e->failed == NULL || e->pages[0] == NULL ||
-        e->pages[1] == NULL)
+    if (e->wanted_rows == NULL || e->wanted == NULL ||
+        e->wanted_hidden == NULL || e->failed == NULL)
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
-                         "engine: no memory for %d rows", e->max_rows);
+                         "engine: no memory for %d rows", e->layers.max_rows);
     return WEFT_OK;
 }
 
-static weft_status create_kv(weft_engine *e, weft_err *err)
+static weft_status create_spaces(weft_engine *e, weft_err *err)
 {
     const weft_engine_options *const o = &e->options;
-    WEFT_TRY(weft_engine_kv_layout(e->config, o, &e->layout, err));
-    WEFT_TRY(weft_kv_pool_create(&e->layout, o->kv_bytes, &e->pool, err));
-    weft_kv_stats stats;
-    weft_kv_pool_get_stats(e->pool, &stats);
-    WEFT_TRY(
-        weft_kv_store_create(&e->layout, stats.total_bytes, &e->store, err));
+    const int32_t n = o->stages == NULL ? 1 : weft_stages_count(o->stages);
+    int64_t kv_bytes[WEFT_STAGES_MAX] = {o->kv_bytes};
+    for (int32_t s = 1; s < n; s++) kv_bytes[s] = o->stage_kv_bytes[s - 1];
+    return weft_kv_spaces_init(&e->spaces, e->config, kv_dtype(o),
+                               o->page_tokens, kv_bytes, n, err);
+}
+
+static weft_status create_sched(weft_engine *e, weft_err *err)
+{
+    const weft_engine_options *const o = &e->options;
     const weft_sched_limits limits = {
         .max_seqs = o->max_seqs,
         .max_waiting = o->max_waiting,
         .chunk_tokens = o->chunk_tokens,
         .max_context = o->max_context,
     };
-    return weft_sched_create(&limits, e->config, &e->layout, e->pool,
-                             weft_kv_store_poison, e->store, &e->sched, err);
+    return weft_sched_create(&limits, e->config, &e->spaces,
+                             weft_kv_store_poison, e->layers.store, &e->sched,
+                             err);
 }
 
 static weft_status create_parts(weft_engine *e, const weft_weights *weights,
                                 weft_err *err)
 {
     const weft_engine_options *const o = &e->options;
-    WEFT_TRY(weft_threads_create(o->threads, &e->threads, err));
-    const weft_forward_options f = forward_options(o, e->threads);
-    e->max_rows = f.max_rows;
-    e->max_logits_rows = f.max_logits_rows;
+    e->experts = o->experts;
+    if (e->experts == NULL && o->exchange != NULL) {
+        e->pool = weft_exchange_experts(o->exchange);
+        e->experts = &e->pool;
+    }
+    WEFT_TRY(create_spaces(e, err));
+    WEFT_TRY(weft_layers_init(&e->layers, e->config, weights, o,
+                              &e->spaces.at[0], e->experts, err));
     WEFT_TRY(create_buffers(e, err));
-    WEFT_TRY(create_kv(e, err));
-    WEFT_TRY(weft_forward_create(e->config, weights, e->store, &f, &e->forward,
-                                 err));
+    WEFT_TRY(create_sched(e, err));
     WEFT_TRY(weft_sampler_create(e->config, o->ops, &e->sampler, err));
+    if (o->stages != NULL)
+        WEFT_TRY(weft_stages_bind(o->stages, o, e->config->hidden_size,
+                                  &e->spaces, err));
     /* Room for a submission and a cancel of every job there can be. */
     const size_t n = 2 * ((size_t)o->max_seqs + (size_t)o->max_waiting) + 16;
     return weft_ring_create(sizeof(weft_engine_message), n, &e->inbox, err);
 }
 
-static void publish(weft_engine *e, bool idle)
+static bool is_whole(const weft_engine *e)
+{
+    const weft_engine_options *const o = &e->options;
+    if (e->stuck) return false;
+    if (o->stages != NULL && !weft_stages_is_whole(o->stages)) return false;
+    if (o->exchange == NULL) return true;
+    weft_exchange_state state;
+    weft_exchange_get_state(o->exchange, &state);
+    return state.whole;
+}
+
+void weft_engine_publish(weft_engine *e, bool idle)
 {
     weft_engine_load load = {
         .n_steps = e->n_steps,
         .last_progress_ns = weft_clock_now_ns(),
         .idle = idle,
+        .whole = is_whole(e),
+        .epoch = e->epoch,
     };
     weft_sched_get_stats(e->sched, &load.sched);
-    weft_kv_pool_get_stats(e->pool, &load.kv);
+    weft_kv_pool_get_stats(e->spaces.at[0].pool, &load.kv);
+    load.kv_group = load.kv;
+    if (e->spaces.n > 1) weft_kv_spaces_get_stats(&e->spaces, &load.kv_group);
     weft_snapshot_write(&e->snapshot, &load, sizeof load);
+    if (e->options.pulse != NULL) weft_pulse_step(e->options.pulse);
 }
 
 weft_status weft_engine_create(const weft_model_config *config,
@@ -160,7 +170,7 @@ weft_status weft_engine_create(const weft_model_config *config,
         weft_engine_destroy(e);
         return st;
     }
-    publish(e, true);
+    weft_engine_publish(e, true);
     *engine_out = e;
     return WEFT_OK;
 }
@@ -171,18 +181,24 @@ void weft_engine_destroy(weft_engine *e)
     weft_engine_stop(e);
     weft_ring_destroy(e->inbox);
     weft_sampler_destroy(e->sampler);
-    weft_forward_destroy(e->forward);
     weft_sched_destroy(e->sched);
-    weft_kv_store_destroy(e->store);
-    weft_kv_pool_destroy(e->pool);
-    weft_threads_destroy(e->threads);
-    weft_mem_free(e->tokens);
-    weft_mem_free(e->positions);
+    weft_layers_deinit(&e->layers);
+    weft_kv_spaces_deinit(&e->spaces);
     weft_mem_free(e->wanted_rows);
     weft_mem_free(e->wanted);
+    weft_mem_free(e->wanted_hidden);
     weft_mem_free(e->failed);
-    for (int32_t k = 0; k < WEFT_KINDS; k++) weft_mem_free(e->pages[k]);
     weft_mem_free(e);
+}
+
+/* The pieces of a job that is about to be forgotten must not be looked at
+ * again. */
+static void leave_step(weft_engine *e, uint64_t handle)
+{
+    if (e->plan == NULL) return;
+    for (int32_t i = 0; i < e->plan->n_pieces; i++)
+        if (!e->failed[i] && e->plan->pieces[i].job->handle == handle)
+            e->failed[i] = true;
 }
 
 static void take_message(weft_engine *e, const weft_engine_message *m)
@@ -197,6 +213,7 @@ static void take_message(weft_engine *e, const weft_engine_message *m)
         event.status = weft_sched_submit(e->sched, m->job, &err);
         if (event.status == WEFT_OK) return;
     } else {
+        leave_step(e, m->handle);
         /* A job that has just ended has told so: nothing to add. */
         if (weft_sched_cancel(e->sched, m->handle) != WEFT_OK) return;
         event.status = WEFT_CANCELLED;
@@ -206,21 +223,46 @@ static void take_message(weft_engine *e, const weft_engine_message *m)
     weft_engine_emit(e, &event);
 }
 
+void weft_engine_take_messages(weft_engine *e)
+{
+    weft_engine_message m;
+    while (weft_ring_pop(e->inbox, &m)) take_message(e, &m);
+}
+
+/* Whether the group can compute. Where it has lost its run, its jobs have been
+ * given back when this returns. */
+static bool look_at_stages(weft_engine *e)
+{
+    struct weft_stages *const stages = e->options.stages;
+    if (stages == NULL) return true;
+    weft_stages_turn(stages);
+    if (weft_stages_take_lost(stages)) weft_engine_give_back(e);
+    return weft_stages_is_whole(stages);
+}
+
+static void sleep_a_while(weft_engine *e)
+{
+    const uint64_t now_ns = weft_clock_now_ns();
+    const uint64_t nap_ns = now_ns + (is_whole(e) ? IDLE_NS : LOOK_NS);
+    const uint64_t deadline_ns = weft_sched_next_deadline(e->sched);
+    weft_ring_wait(e->inbox, deadline_ns < nap_ns && deadline_ns > now_ns
+                                 ? deadline_ns
+                                 : nap_ns);
+    if (e->experts != NULL) e->experts->idle(e->experts->arg, 0);
+}
+
 static void *loop(void *arg)
 {
     weft_engine *const e = arg;
     while (!atomic_load(&e->stop)) {
-        weft_engine_message m;
-        while (weft_ring_pop(e->inbox, &m)) take_message(e, &m);
+        weft_engine_take_messages(e);
         weft_plan plan = {0};
-        weft_sched_plan(e->sched, weft_clock_now_ns(), &plan);
+        if (look_at_stages(e))
+            weft_sched_plan(e->sched, weft_clock_now_ns(), &plan);
         const bool idle = plan.n_rows == 0 && plan.n_ends == 0;
         if (!idle) weft_engine_run_plan(e, &plan);
-        publish(e, idle);
-        if (!idle) continue;
-        const uint64_t nap_ns = weft_clock_now_ns() + IDLE_NS;
-        const uint64_t deadline_ns = weft_sched_next_deadline(e->sched);
-        weft_ring_wait(e->inbox, deadline_ns < nap_ns ? deadline_ns : nap_ns);
+        weft_engine_publish(e, idle);
+        if (idle) sleep_a_while(e);
     }
     return NULL;
 }
@@ -240,6 +282,8 @@ void weft_engine_stop(weft_engine *e)
     if (!e->started) return;
     atomic_store(&e->stop, true);
     weft_ring_wake(e->inbox);
+    if (e->options.exchange != NULL) weft_exchange_stop(e->options.exchange);
+    if (e->options.stages != NULL) weft_stages_stop(e->options.stages);
     (void)pthread_join(e->thread, NULL);
     e->started = false;
     /* Jobs that are left get no event; their pages come back all the same. */
@@ -261,6 +305,11 @@ weft_status weft_engine_cancel(weft_engine *e, uint64_t handle)
     return weft_ring_push(e->inbox, &m) ? WEFT_OK : WEFT_RESOURCE_EXHAUSTED;
 }
 
+void weft_engine_wake(weft_engine *e)
+{
+    weft_ring_wake(e->inbox);
+}
+
 void weft_engine_get_load(weft_engine *e, weft_engine_load *load_out)
 {
     weft_snapshot_read(&e->snapshot, load_out, sizeof *load_out);
@@ -268,5 +317,5 @@ void weft_engine_get_load(weft_engine *e, weft_engine_load *load_out)
 
 const weft_kv_layout *weft_engine_layout(const weft_engine *e)
 {
-    return &e->layout;
+    return &e->spaces.at[0].layout;
 }

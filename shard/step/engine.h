@@ -7,6 +7,11 @@
  * Threads: create, start, stop and destroy by one thread; submit, cancel and
  * get_load by any; events are sent from the engine's thread through `sink`.
  *
+ * A step that experts elsewhere cannot be had for is stuck: it is computed
+ * again from its start when they can be. Meanwhile jobs are taken, and
+ * cancelled ones are let go at once. When a link of the group breaks, every job
+ * comes back PREEMPTED.
+ *
  * Guarantees: every submitted job gets exactly one last event (a finish other
  * than NONE), cancelled ones too; a cancelled job computes at most the step in
  * flight; nothing allocates in a step but top logprobs (tokens and page tables
@@ -34,7 +39,12 @@ typedef struct weft_engine_options {
     struct weft_stages *stages;     /* NULL: one stage, this one */
     const int64_t *stage_kv_bytes;  /* [n_stages - 1]: of stages 1 ... */
     struct weft_exchange *exchange; /* NULL: experts are in the weights */
-    struct weft_pulse *pulse;       /* stepped at every turn; may be NULL */
+    /* Experts elsewhere that are not an exchange's; NULL: the exchange's. */
+    const struct weft_experts *experts;
+    struct weft_pulse *pulse; /* stepped at every turn; may be NULL */
+    /* Rows of one call from which on two halves take turns, if experts are
+     * elsewhere; 0: 64. */
+    int32_t pair_rows;
 } weft_engine_options;
 
 /* Takes an event; false: no room now, the engine keeps it and tries again
@@ -68,8 +78,12 @@ weft_engine_create(const weft_model_config *config, const weft_weights *weights,
                    weft_engine **engine_out, weft_err *err);
 WEFT_MUST_CHECK weft_status weft_engine_start(weft_engine *engine,
                                               weft_err *err);
-/* Ends the loop after the step in flight; jobs that are left get no event. */
+/* Ends the loop after the step in flight, or at once if that is stuck; jobs
+ * that are left get no event. The exchange is stopped for good. */
 void weft_engine_stop(weft_engine *engine);
+/* Something has changed that an idle engine should look at: a link is ready.
+ * Any thread. */
+void weft_engine_wake(weft_engine *engine);
 void weft_engine_destroy(weft_engine *engine); /* NULL is fine */
 
 /* The job (and its arrays) is borrowed until its last event, or, after
@@ -86,9 +100,11 @@ WEFT_MUST_CHECK weft_status weft_engine_cancel(weft_engine *engine,
 /* A snapshot, at most one step old. Any thread. */
 typedef struct weft_engine_load {
     weft_sched_stats sched;
-    weft_kv_stats kv;
+    weft_kv_stats kv;       /* of the lead's own layers */
+    weft_kv_stats kv_group; /* sums over all stages */
     uint64_t n_steps;
-    uint64_t last_progress_ns; /* clock at the last step or idle turn */
+    /* Clock at the last step, idle turn, or look at what a step waits for. */
+    uint64_t last_progress_ns;
     bool idle;
     /* A step can be computed now: stages are connected, experts are there. */
     bool whole;

@@ -1,4 +1,5 @@
-/* engine_internal.h - what engine.c (lifecycle) and step.c (one turn) share. */
+/* engine_internal.h - what engine.c (lifecycle), step.c (one turn) and
+ * attempt.c (computing a step until it is done) share. */
 #ifndef WEFT_SHARD_STEP_ENGINE_INTERNAL_H
 #define WEFT_SHARD_STEP_ENGINE_INTERNAL_H
 
@@ -6,9 +7,9 @@
 #include <stdatomic.h>
 
 #include "node/base/ring.h"
-#include "shard/model/forward.h"
 #include "shard/sample/sample.h"
 #include "shard/step/engine.h"
+#include "shard/step/layers.h"
 #include "shard/step/snapshot.h"
 
 /* What reaches the engine's thread. job NULL: cancel `handle`. */
@@ -30,13 +31,12 @@ struct weft_engine {
     weft_step_fn on_step;
     void *on_step_arg;
 
-    weft_threads *threads;
-    weft_kv_layout layout;
-    weft_kv_pool *pool;
-    weft_kv_store *store;
+    weft_kv_spaces spaces;
+    weft_layers layers;
     weft_sched *sched;
-    weft_forward *forward;
     weft_sampler *sampler;
+    weft_experts pool;           /* the exchange's */
+    const weft_experts *experts; /* elsewhere; NULL: in the weights */
 
     weft_ring *inbox;
     pthread_t thread;
@@ -45,19 +45,39 @@ struct weft_engine {
     weft_snapshot snapshot;
     uint64_t n_steps;
 
-    /* The step's rows; max_rows of each. */
-    int32_t max_rows, max_logits_rows;
-    int32_t *tokens, *positions;
-    const int64_t **pages[WEFT_KINDS];
-    int32_t *wanted_rows; /* row numbers, as weft_forward_logits takes them */
+    /* The step at hand. */
+    const weft_plan *plan; /* NULL: none */
+    uint64_t step, epoch;
+    uint32_t attempt;
+    bool stuck;
+    int32_t n_wanted;
+    int32_t *wanted_rows; /* [max_rows]: row numbers */
     weft_wanted_row *wanted;
-    bool *failed; /* of each piece of the plan */
+    const float **wanted_hidden; /* where the last layer's rows are */
+    bool *failed; /* of each piece of the plan: its job is gone */
 };
 
 /* Send one event, waiting for room as long as the engine is not stopped. */
 void weft_engine_emit(weft_engine *e, const weft_event *event);
+/* What has come in since: submissions and cancels. A job that is cancelled in
+ * the middle of a step leaves it. */
+void weft_engine_take_messages(weft_engine *e);
+/* Who asks finds it from here on. */
+void weft_engine_publish(weft_engine *e, bool idle);
 
 /* Compute what the plan says and tell the results. */
 void weft_engine_run_plan(weft_engine *e, const weft_plan *plan);
+/* All jobs go back to the router. */
+void weft_engine_give_back(weft_engine *e);
+
+typedef enum weft_outcome {
+    WEFT_STEP_DONE,
+    WEFT_STEP_DROPPED, /* nobody wants it any more */
+    WEFT_STEP_LOST,    /* the group has lost its cache rows */
+    WEFT_STEP_STOPPED, /* the engine ends */
+} weft_outcome;
+
+/* Compute e->plan until it is done: wanted rows are then in wanted_hidden. */
+weft_outcome weft_engine_compute(weft_engine *e);
 
 #endif

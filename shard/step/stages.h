@@ -28,6 +28,20 @@
 #include "shard/load/weights.h"
 #include "shard/step/engine.h"
 
+/* Watching: the rows of one micro-batch begin or have ended in the layers of
+ * this stage. The thread that computes. */
+typedef void (*weft_micro_fn)(void *arg, uint64_t step, int32_t micro_batch,
+                              bool ended);
+
+/* What links between stages of one group must take. */
+weft_frame_limits weft_stages_limits(const weft_model_config *config,
+                                     const weft_engine_options *options);
+
+/* Bytes of buffers that the pipeline adds to weft_engine_overhead_bytes, of a
+ * lead and of a stage alike. */
+int64_t weft_stages_bytes(const weft_model_config *config,
+                          const weft_engine_options *options);
+
 /* -- the lead's side ------------------------------------------------------ */
 
 typedef struct weft_stages weft_stages;
@@ -36,9 +50,14 @@ typedef struct weft_stages_options {
     int32_t n_stages; /* >= 2 */
     uint32_t group;
     int32_t micro_batches; /* of one step at most; 0: n_stages */
+    /* Rows of a micro-batch at least: each reads all weights of its layers, so
+     * a few rows are computed sooner together. 0: 16 */
+    int32_t micro_rows;
     weft_peers *peers; /* borrowed; links to stages 1 ... come from here, named
                           by weft_stages_want. NULL: by add_link alone */
     weft_pulse *pulse; /* borrowed; NULL: none */
+    weft_micro_fn on_micro; /* may be NULL */
+    void *on_micro_arg;
 } weft_stages_options;
 
 WEFT_MUST_CHECK weft_status
@@ -53,6 +72,7 @@ WEFT_MUST_CHECK weft_status weft_stages_want(weft_stages *stages,
 WEFT_MUST_CHECK weft_status weft_stages_add_link(weft_stages *stages,
                                                  int32_t stage, weft_link *link,
                                                  weft_err *err);
+int32_t weft_stages_count(const weft_stages *stages);
 /* Whether all stages are connected and know the run. Any thread. */
 bool weft_stages_is_whole(const weft_stages *stages);
 
@@ -82,6 +102,8 @@ typedef struct weft_stage_options {
     weft_pulse *pulse;       /* borrowed; NULL: none */
     weft_step_fn on_step;    /* may be NULL */
     void *on_step_arg;
+    weft_micro_fn on_micro; /* may be NULL */
+    void *on_micro_arg;
 } weft_stage_options;
 
 /* Starts its thread. */
@@ -89,6 +111,8 @@ WEFT_MUST_CHECK weft_status weft_stage_start(const weft_stage_options *options,
                                              weft_stage **stage_out,
                                              weft_err *err);
 void weft_stage_stop(weft_stage *stage); /* joins; NULL is fine */
+/* A link is ready: for weft_peers_options.ready. Any thread. */
+void weft_stage_wake(weft_stage *stage);
 /* The next stage (not of the last). Any thread. */
 WEFT_MUST_CHECK weft_status weft_stage_want(weft_stage *stage,
                                             const weft_peer *next,

@@ -34,48 +34,16 @@ static void tell_ends(weft_engine *e, const weft_plan *plan)
     }
 }
 
-/* Rows of the plan, in plan order, into the step's arrays. */
-static int32_t lay_out_rows(weft_engine *e, const weft_plan *plan)
+static void tell_started(weft_engine *e, const weft_plan *plan)
 {
-    int32_t n = 0;
     for (int32_t i = 0; i < plan->n_pieces; i++) {
         const weft_piece *const p = &plan->pieces[i];
-        for (int32_t r = 0; r < p->n_rows; r++, n++) {
-            WEFT_ASSERT(n < e->max_rows);
-            e->tokens[n] = p->tokens[p->first + r];
-            e->positions[n] = p->first + r;
-            for (int32_t k = 0; k < WEFT_KINDS; k++)
-                e->pages[k][n] = p->table->offsets[k];
-        }
-        if (p->started) {
-            const weft_event event = {.handle = p->job->handle,
-                                      .kind = WEFT_EVENT_STARTED,
-                                      .position = p->first};
-            weft_engine_emit(e, &event);
-        }
+        if (!p->started) continue;
+        const weft_event event = {.handle = p->job->handle,
+                                  .kind = WEFT_EVENT_STARTED,
+                                  .position = p->first};
+        weft_engine_emit(e, &event);
     }
-    return n;
-}
-
-static bool wants_all_rows(const weft_piece *p)
-{
-    return p->job->on_logits != NULL || p->job->prompt_logprobs >= 0;
-}
-
-static int32_t list_wanted(weft_engine *e, const weft_plan *plan)
-{
-    int32_t n = 0, row = 0;
-    for (int32_t i = 0; i < plan->n_pieces; i++) {
-        const weft_piece *const p = &plan->pieces[i];
-        for (int32_t r = 0; r < p->n_rows; r++, row++) {
-            const bool last = r == p->n_rows - 1;
-            if (!wants_all_rows(p) && !(last && p->last_of_prompt)) continue;
-            e->wanted_rows[n] = row;
-            e->wanted[n++] =
-                (weft_wanted_row){.piece = i, .position = p->first + r};
-        }
-    }
-    return n;
 }
 
 /* The job is forgotten before its last event is sent: whoever hears that may
@@ -145,15 +113,15 @@ static weft_status take_row(weft_engine *e, const weft_piece *p,
     return WEFT_OK;
 }
 
-static void take_logits(weft_engine *e, const weft_plan *plan, int32_t n)
+static void take_logits(weft_engine *e, const weft_plan *plan)
 {
-    for (int32_t done = 0; done < n; done += e->max_logits_rows) {
-        const int32_t left = n - done;
-        const int32_t some =
-            left < e->max_logits_rows ? left : e->max_logits_rows;
+    const int32_t most = e->layers.max_logits_rows;
+    for (int32_t done = 0; done < e->n_wanted; done += most) {
+        const int32_t left = e->n_wanted - done;
+        const int32_t some = left < most ? left : most;
         const weft_vocab_stat *stats = NULL;
-        const float *const logits = weft_forward_logits(
-            e->forward, e->wanted_rows + done, some, &stats);
+        const float *const logits = weft_forward_logits_of(
+            e->layers.forward, e->wanted_hidden + done, some, &stats);
         for (int32_t i = 0; i < some; i++) {
             const weft_wanted_row *const w = &e->wanted[done + i];
             const weft_piece *const p = &plan->pieces[w->piece];
@@ -172,24 +140,28 @@ void weft_engine_run_plan(weft_engine *e, const weft_plan *plan)
     tell_ends(e, plan);
     if (plan->n_rows == 0) return;
     const uint64_t begin_ns = weft_clock_now_ns();
-    const int32_t n_rows = lay_out_rows(e, plan);
-    WEFT_ASSERT(n_rows == plan->n_rows);
-    const weft_batch batch = {
-        .n_rows = n_rows,
-        .tokens = e->tokens,
-        .positions = e->positions,
-        .pages = {e->pages[WEFT_FULL], e->pages[WEFT_WINDOW]},
-    };
-    weft_err err = {0};
-    const weft_status st = weft_forward_step(e->forward, &batch, &err);
-    WEFT_ASSERT(st == WEFT_OK);
     memset(e->failed, 0, (size_t)plan->n_pieces * sizeof *e->failed);
-    take_logits(e, plan, list_wanted(e, plan));
+    tell_started(e, plan);
+    e->plan = plan;
+    const weft_outcome outcome = weft_engine_compute(e);
+    e->plan = NULL;
+    if (outcome == WEFT_STEP_STOPPED) return;
+    if (outcome == WEFT_STEP_LOST) {
+        weft_engine_give_back(e);
+        return;
+    }
+    if (outcome == WEFT_STEP_DONE) take_logits(e, plan);
     weft_sched_step_done(e->sched);
-#ifndef NDEBUG
-    weft_kv_pool_check(e->pool);
-#endif
+    if (outcome == WEFT_STEP_DROPPED) return;
     e->n_steps++;
     if (e->on_step != NULL)
-        e->on_step(e->on_step_arg, weft_clock_now_ns() - begin_ns, n_rows);
+        e->on_step(e->on_step_arg, weft_clock_now_ns() - begin_ns,
+                   plan->n_rows);
+}
+
+void weft_engine_give_back(weft_engine *e)
+{
+    weft_plan plan;
+    weft_sched_give_back(e->sched, &plan);
+    tell_ends(e, &plan);
 }

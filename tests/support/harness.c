@@ -175,19 +175,20 @@ void harness_greedy(const harness *h, const int32_t *ids, int32_t n_prompt,
 float *harness_forward(const harness *h, const int32_t *ids, int32_t n,
                        const weft_forward_hooks *hooks)
 {
-    weft_kv_layout layout;
-    weft_kv_pool *pool = NULL;
+    weft_kv_space space = {0};
+    const weft_kv_spaces spaces = {.n = 1, .at = &space};
     weft_kv_store *store = NULL;
     weft_kv_table table = {0};
     weft_threads *threads = NULL;
     weft_forward *forward = NULL;
-    OK(weft_kv_layout_make(&h->config, kv_dtype(h), 8, &layout, &err));
-    OK(weft_kv_pool_create(&layout, pool_bytes(h, &layout, n, n), &pool, &err));
+    OK(weft_kv_layout_make(&h->config, kv_dtype(h), 8, &space.layout, &err));
+    OK(weft_kv_pool_create(&space.layout, pool_bytes(h, &space.layout, n, n),
+                           &space.pool, &err));
     weft_kv_stats stats;
-    weft_kv_pool_get_stats(pool, &stats);
-    OK(weft_kv_store_create(&layout, stats.total_bytes, &store, &err));
-    OK(weft_kv_table_init(&table, &layout, n, &err));
-    OK(weft_kv_table_grow(&table, &layout, pool, n));
+    weft_kv_pool_get_stats(space.pool, &stats);
+    OK(weft_kv_store_create(&space.layout, stats.total_bytes, &store, &err));
+    OK(weft_kv_table_init(&table, &spaces, n, &err));
+    OK(weft_kv_table_grow(&table, &spaces, n));
     OK(weft_threads_create(1, &threads, &err));
     const weft_forward_options options = {
         .max_rows = n,
@@ -224,9 +225,9 @@ float *harness_forward(const harness *h, const int32_t *ids, int32_t n,
     weft_mem_free(pages[1]);
     weft_forward_destroy(forward);
     weft_threads_destroy(threads);
-    weft_kv_table_clear(&table, pool, NULL, NULL);
+    weft_kv_table_clear(&table, &spaces, NULL, NULL);
     weft_kv_table_deinit(&table);
     weft_kv_store_destroy(store);
-    weft_kv_pool_destroy(pool);
+    weft_kv_pool_destroy(space.pool);
     return copy;
 }

@@ -37,8 +37,8 @@ typedef struct sim_job {
 typedef struct sim {
     weft_sim_options options;
     weft_model_config config;
-    weft_kv_layout layout;
-    weft_kv_pool *pool;
+    weft_kv_space space;
+    weft_kv_spaces spaces;
     weft_sched *sched;
     int64_t
         *rows; /* [arena bytes]: tag of the row that starts at offset + row */
@@ -114,18 +114,18 @@ static int64_t tag_of(const sim_job *it, int32_t position)
 static int64_t *row_at(const sim *s, const weft_kv_table *table, int k,
                        int32_t position)
 {
-    const int32_t page = position / s->layout.page_tokens;
+    const int32_t page = position / s->space.layout.page_tokens;
     MUST(page < table->n_pages[k]);
     const int64_t offset = table->offsets[k][page];
     MUST(offset >= 0);
-    return &s->rows[offset + position % s->layout.page_tokens];
+    return &s->rows[offset + position % s->space.layout.page_tokens];
 }
 
 static void poison(void *arg, weft_kind kind, int64_t offset)
 {
     sim *const s = arg;
     (void)kind;
-    for (int32_t i = 0; i < s->layout.page_tokens; i++)
+    for (int32_t i = 0; i < s->space.layout.page_tokens; i++)
         s->rows[offset + i] = POISON;
 }
 
@@ -134,7 +134,7 @@ static void compute(sim *s, const sim_job *it, const weft_piece *piece)
 {
     const int32_t end = piece->first + piece->n_rows;
     for (int k = 0; k < WEFT_KINDS; k++) {
-        if (s->layout.page_bytes[k] == 0) continue;
+        if (s->space.layout.page_bytes[k] == 0) continue;
         for (int32_t p = piece->first; p < end; p++)
             *row_at(s, piece->table, k, p) = tag_of(it, p);
         for (int32_t p = piece->first; p < end; p++) {
@@ -400,7 +400,7 @@ static void run_plan(sim *s, const weft_plan *plan)
                      weft_sched_commit(s->sched, piece->slot, token));
     }
     weft_sched_step_done(s->sched);
-    weft_kv_pool_check(s->pool);
+    weft_kv_pool_check(s->space.pool);
 }
 
 static uint64_t first_deadline(const sim *s)
@@ -442,12 +442,13 @@ static void open_pool(sim *s)
     int64_t slabs = o->spare_slabs;
     for (int k = 0; k < WEFT_KINDS; k++) {
         const int64_t pages =
-            weft_kv_pages_for(&s->config, &s->layout, (weft_kind)k, tokens,
-                              o->limits.chunk_tokens);
-        if (pages > 0) slabs += (pages - 1) / s->layout.slab_pages[k] + 1;
+            weft_kv_pages_for(&s->config, &s->space.layout, (weft_kind)k,
+                              tokens, o->limits.chunk_tokens);
+        if (pages > 0) slabs += (pages - 1) / s->space.layout.slab_pages[k] + 1;
     }
-    const int64_t bytes = slabs * s->layout.slab_bytes;
-    MUST(weft_kv_pool_create(&s->layout, bytes, &s->pool, NULL) == WEFT_OK);
+    const int64_t bytes = slabs * s->space.layout.slab_bytes;
+    MUST(weft_kv_pool_create(&s->space.layout, bytes, &s->space.pool, NULL) ==
+         WEFT_OK);
     s->rows = weft_mem_new((size_t)bytes, sizeof *s->rows);
     for (int64_t i = 0; i < bytes; i++) s->rows[i] = POISON;
 }
@@ -456,10 +457,11 @@ void weft_sim_run(const weft_sim_options *options, weft_sim_result *result_out)
 {
     sim s = {.options = *options};
     weft_sim_model(options->n_full, options->n_window, options->window,
-                   options->page_tokens, &s.config, &s.layout);
+                   options->page_tokens, &s.config, &s.space.layout);
+    s.spaces = (weft_kv_spaces){.n = 1, .at = &s.space};
     open_pool(&s);
-    MUST(weft_sched_create(&options->limits, &s.config, &s.layout, s.pool,
-                           poison, &s, &s.sched, NULL) == WEFT_OK);
+    MUST(weft_sched_create(&options->limits, &s.config, &s.spaces, poison, &s,
+                           &s.sched, NULL) == WEFT_OK);
     s.jobs = weft_mem_new((size_t)options->n_jobs, sizeof *s.jobs);
     s.n_live = options->n_jobs;
     for (int32_t i = 0; i < options->n_jobs; i++) make_job(&s, i);
@@ -476,10 +478,10 @@ void weft_sim_run(const weft_sim_options *options, weft_sim_result *result_out)
     s.result.n_preempted = stats.n_preempted;
     MUST(stats.n_running == 0 && stats.n_waiting == 0);
     weft_kv_stats kv;
-    weft_kv_pool_get_stats(s.pool, &kv);
+    weft_kv_pool_get_stats(s.space.pool, &kv);
     MUST(kv.free_bytes == kv.total_bytes && kv.slabs_free == kv.slabs);
     weft_sched_destroy(s.sched);
-    weft_kv_pool_destroy(s.pool);
+    weft_kv_pool_destroy(s.space.pool);
     weft_mem_free(s.rows);
     weft_mem_free(s.jobs);
     *result_out = s.result;

@@ -39,10 +39,15 @@ static weft_kv_pool *pool_of(const weft_kv_layout *layout, int64_t slabs)
     return pool;
 }
 
-static weft_kv_table table_of(const weft_kv_layout *layout)
+static weft_kv_space space_of(const weft_kv_layout *layout, weft_kv_pool *pool)
+{
+    return (weft_kv_space){.layout = *layout, .pool = pool};
+}
+
+static weft_kv_table table_of(const weft_kv_spaces *spaces)
 {
     weft_kv_table table;
-    ck_assert_int_eq(weft_kv_table_init(&table, layout, POSITIONS_MAX, NULL),
+    ck_assert_int_eq(weft_kv_table_init(&table, spaces, POSITIONS_MAX, NULL),
                      WEFT_OK);
     return table;
 }
@@ -90,27 +95,28 @@ static void roll(int32_t window, int32_t page_tokens, int32_t chunk)
     const weft_model_config config = model_of(window);
     const weft_kv_layout layout = layout_of(&config, page_tokens);
     weft_kv_pool *const pool = pool_of(&layout, 2000);
-    weft_kv_table table = table_of(&layout);
+    weft_kv_space space = space_of(&layout, pool);
+    const weft_kv_spaces spaces = {.n = 1, .at = &space};
+    weft_kv_table table = table_of(&spaces);
     heard seen = {.table = &table};
     const int64_t cap =
         weft_kv_pages_for(&config, &layout, WEFT_WINDOW, POSITIONS_MAX, chunk);
     for (int64_t next = 0; next < POSITIONS_MAX; next += chunk) {
         int64_t end = next + chunk;
         if (end > POSITIONS_MAX) end = POSITIONS_MAX;
-        ck_assert_int_eq(weft_kv_table_grow(&table, &layout, pool, end),
-                         WEFT_OK);
+        ck_assert_int_eq(weft_kv_table_grow(&table, &spaces, end), WEFT_OK);
         check_table(&table, window, page_tokens, end, next);
         weft_kv_stats stats;
         weft_kv_pool_get_stats(pool, &stats);
         ck_assert_int_le(stats.pages_used[WEFT_WINDOW], cap);
         ck_assert_int_eq(stats.pages_used[WEFT_FULL],
                          pages_of(end, page_tokens));
-        weft_kv_table_trim(&table, &config, &layout, pool, end, note, &seen);
+        weft_kv_table_trim(&table, &config, &spaces, end, note, &seen);
         check_table(&table, window, page_tokens, end, end);
     }
     weft_kv_pool_check(pool);
     ck_assert_int_eq(seen.n[WEFT_FULL], 0);
-    weft_kv_table_clear(&table, pool, note, &seen);
+    weft_kv_table_clear(&table, &spaces, note, &seen);
     const int64_t all = pages_of(POSITIONS_MAX, page_tokens);
     ck_assert_int_eq(seen.n[WEFT_FULL], all);
     ck_assert_int_eq(seen.n[WEFT_WINDOW], all);
@@ -139,24 +145,26 @@ START_TEST(one_border_by_hand)
     const weft_model_config config = model_of(5);
     const weft_kv_layout layout = layout_of(&config, 4);
     weft_kv_pool *const pool = pool_of(&layout, 40);
-    weft_kv_table table = table_of(&layout);
-    ck_assert_int_eq(weft_kv_table_grow(&table, &layout, pool, 12), WEFT_OK);
-    weft_kv_table_trim(&table, &config, &layout, pool, 7, NULL, NULL);
+    weft_kv_space space = space_of(&layout, pool);
+    const weft_kv_spaces spaces = {.n = 1, .at = &space};
+    weft_kv_table table = table_of(&spaces);
+    ck_assert_int_eq(weft_kv_table_grow(&table, &spaces, 12), WEFT_OK);
+    weft_kv_table_trim(&table, &config, &spaces, 7, NULL, NULL);
     ck_assert_int_ge(table.offsets[WEFT_WINDOW][0], 0);
-    weft_kv_table_trim(&table, &config, &layout, pool, 8, NULL, NULL);
+    weft_kv_table_trim(&table, &config, &spaces, 8, NULL, NULL);
     ck_assert_int_eq(table.offsets[WEFT_WINDOW][0], -1);
     ck_assert_int_ge(table.offsets[WEFT_WINDOW][1], 0);
     ck_assert_int_eq(table.first_page[WEFT_WINDOW], 1);
     ck_assert_int_eq(table.n_pages[WEFT_WINDOW], 3);
     /* Trimming backwards, or again, changes nothing. */
-    weft_kv_table_trim(&table, &config, &layout, pool, 3, NULL, NULL);
-    weft_kv_table_trim(&table, &config, &layout, pool, 8, NULL, NULL);
+    weft_kv_table_trim(&table, &config, &spaces, 3, NULL, NULL);
+    weft_kv_table_trim(&table, &config, &spaces, 8, NULL, NULL);
     ck_assert_int_eq(table.first_page[WEFT_WINDOW], 1);
     /* Far past the end: pages that were never had are not released. */
-    weft_kv_table_trim(&table, &config, &layout, pool, 590, NULL, NULL);
+    weft_kv_table_trim(&table, &config, &spaces, 590, NULL, NULL);
     ck_assert_int_eq(table.first_page[WEFT_WINDOW], 3);
     ck_assert_int_eq(table.first_page[WEFT_FULL], 0);
-    weft_kv_table_clear(&table, pool, NULL, NULL);
+    weft_kv_table_clear(&table, &spaces, NULL, NULL);
     weft_kv_table_deinit(&table);
     weft_kv_pool_destroy(pool);
 }
@@ -167,23 +175,25 @@ START_TEST(need_counts_what_is_missing)
     const weft_model_config config = model_of(5);
     const weft_kv_layout layout = layout_of(&config, 4);
     weft_kv_pool *const pool = pool_of(&layout, 40);
-    weft_kv_table table = table_of(&layout);
+    weft_kv_space space = space_of(&layout, pool);
+    const weft_kv_spaces spaces = {.n = 1, .at = &space};
+    weft_kv_table table = table_of(&spaces);
     int64_t need[WEFT_KINDS];
     static const int64_t golden[][2] = {{0, 0}, {1, 1}, {4, 1},
                                         {5, 2}, {8, 2}, {9, 3}};
     for (size_t i = 0; i < sizeof golden / sizeof *golden; i++) {
-        weft_kv_table_need(&table, &layout, golden[i][0], need);
+        weft_kv_table_need(&table, &spaces, golden[i][0], need);
         ck_assert_int_eq(need[WEFT_FULL], golden[i][1]);
         ck_assert_int_eq(need[WEFT_WINDOW], golden[i][1]);
     }
-    ck_assert_int_eq(weft_kv_table_grow(&table, &layout, pool, 6), WEFT_OK);
-    weft_kv_table_need(&table, &layout, 8, need);
+    ck_assert_int_eq(weft_kv_table_grow(&table, &spaces, 6), WEFT_OK);
+    weft_kv_table_need(&table, &spaces, 8, need);
     ck_assert_int_eq(need[WEFT_FULL] + need[WEFT_WINDOW], 0);
-    weft_kv_table_need(&table, &layout, 9, need);
+    weft_kv_table_need(&table, &spaces, 9, need);
     ck_assert_int_eq(need[WEFT_FULL], 1);
-    weft_kv_table_need(&table, &layout, 2, need);
+    weft_kv_table_need(&table, &spaces, 2, need);
     ck_assert_int_eq(need[WEFT_FULL], 0);
-    weft_kv_table_clear(&table, pool, NULL, NULL);
+    weft_kv_table_clear(&table, &spaces, NULL, NULL);
     weft_kv_table_deinit(&table);
     weft_kv_pool_destroy(pool);
 }
@@ -196,9 +206,11 @@ START_TEST(grow_takes_both_kinds_or_none)
     const weft_kv_layout layout = layout_of(&config, 4);
     for (int64_t slabs = 2; slabs < 60; slabs++) {
         weft_kv_pool *const pool = pool_of(&layout, slabs);
-        weft_kv_table table = table_of(&layout);
+        weft_kv_space space = space_of(&layout, pool);
+        const weft_kv_spaces spaces = {.n = 1, .at = &space};
+        weft_kv_table table = table_of(&spaces);
         int64_t n = 0;
-        while (weft_kv_table_grow(&table, &layout, pool, n + 1) == WEFT_OK) n++;
+        while (weft_kv_table_grow(&table, &spaces, n + 1) == WEFT_OK) n++;
         ck_assert_int_gt(n, 0);
         check_table(&table, 600, 4, n, n);
         int64_t pages[WEFT_KINDS] = {pages_of(n, 4), pages_of(n, 4)};
@@ -206,11 +218,11 @@ START_TEST(grow_takes_both_kinds_or_none)
         pages[0] = pages[1] = pages_of(n + 1, 4);
         ck_assert(!weft_kv_pool_could(pool, pages));
         /* A jump past what is left takes nothing either. */
-        ck_assert_int_eq(weft_kv_table_grow(&table, &layout, pool, n + 9),
+        ck_assert_int_eq(weft_kv_table_grow(&table, &spaces, n + 9),
                          WEFT_RESOURCE_EXHAUSTED);
         check_table(&table, 600, 4, n, n);
         weft_kv_pool_check(pool);
-        weft_kv_table_clear(&table, pool, NULL, NULL);
+        weft_kv_table_clear(&table, &spaces, NULL, NULL);
         weft_kv_table_deinit(&table);
         weft_kv_pool_destroy(pool);
     }
@@ -225,7 +237,9 @@ START_TEST(pages_go_round)
     const weft_kv_layout layout = layout_of(&config, 4);
     for (uint64_t seed = 0; seed < 10; seed++) {
         weft_kv_pool *const pool = pool_of(&layout, 150);
-        weft_kv_table tables[2] = {table_of(&layout), table_of(&layout)};
+        weft_kv_space space = space_of(&layout, pool);
+        const weft_kv_spaces spaces = {.n = 1, .at = &space};
+        weft_kv_table tables[2] = {table_of(&spaces), table_of(&spaces)};
         int64_t n[2] = {0, 0}, total = 0;
         for (uint64_t step = 0; total < 4 * POSITIONS_MAX; step++) {
             const uint64_t r = weft_rng_u64(seed, step);
@@ -233,19 +247,19 @@ START_TEST(pages_go_round)
             int64_t *const at = &n[r & 1];
             const int64_t end = *at + 1 + (int64_t)(r >> 8 & 7);
             if (end > POSITIONS_MAX || (r >> 16) % 100 == 0 ||
-                weft_kv_table_grow(table, &layout, pool, end) != WEFT_OK) {
-                weft_kv_table_clear(table, pool, NULL, NULL);
+                weft_kv_table_grow(table, &spaces, end) != WEFT_OK) {
+                weft_kv_table_clear(table, &spaces, NULL, NULL);
                 *at = 0;
                 continue;
             }
             total += end - *at;
             *at = end;
-            weft_kv_table_trim(table, &config, &layout, pool, end, NULL, NULL);
+            weft_kv_table_trim(table, &config, &spaces, end, NULL, NULL);
             check_table(table, 16, 4, end, end);
             if (step % 16 == 0) weft_kv_pool_check(pool);
         }
         for (int i = 0; i < 2; i++) {
-            weft_kv_table_clear(&tables[i], pool, NULL, NULL);
+            weft_kv_table_clear(&tables[i], &spaces, NULL, NULL);
             weft_kv_table_deinit(&tables[i]);
         }
         weft_kv_pool_destroy(pool);
@@ -262,17 +276,18 @@ START_TEST(a_model_may_lack_a_kind)
         config.n_kind[1 - k] = 0;
         const weft_kv_layout layout = layout_of(&config, 4);
         weft_kv_pool *const pool = pool_of(&layout, 40);
-        weft_kv_table table = table_of(&layout);
+        weft_kv_space space = space_of(&layout, pool);
+        const weft_kv_spaces spaces = {.n = 1, .at = &space};
+        weft_kv_table table = table_of(&spaces);
         ck_assert_ptr_null(table.offsets[1 - k]);
         int64_t need[WEFT_KINDS];
-        weft_kv_table_need(&table, &layout, 30, need);
+        weft_kv_table_need(&table, &spaces, 30, need);
         ck_assert_int_eq(need[k], 8);
         ck_assert_int_eq(need[1 - k], 0);
-        ck_assert_int_eq(weft_kv_table_grow(&table, &layout, pool, 30),
-                         WEFT_OK);
-        weft_kv_table_trim(&table, &config, &layout, pool, 30, NULL, NULL);
+        ck_assert_int_eq(weft_kv_table_grow(&table, &spaces, 30), WEFT_OK);
+        weft_kv_table_trim(&table, &config, &spaces, 30, NULL, NULL);
         ck_assert_int_eq(table.first_page[k], k == WEFT_WINDOW ? 6 : 0);
-        weft_kv_table_clear(&table, pool, NULL, NULL);
+        weft_kv_table_clear(&table, &spaces, NULL, NULL);
         weft_kv_table_deinit(&table);
         weft_kv_pool_destroy(pool);
     }
@@ -283,24 +298,27 @@ START_TEST(no_memory_is_an_error)
 {
     const weft_model_config config = model_of(5);
     const weft_kv_layout layout = layout_of(&config, 4);
+    weft_kv_pool *const pool = pool_of(&layout, 60);
+    weft_kv_space space = space_of(&layout, pool);
+    const weft_kv_spaces spaces = {.n = 1, .at = &space};
     weft_kv_table table;
+    const long live = weft_mem_live();
     weft_err err = {0};
     long n = 0;
     for (;; n++) {
         weft_mem_fail_after(n);
-        const weft_status st = weft_kv_table_init(&table, &layout, 99, &err);
+        const weft_status st = weft_kv_table_init(&table, &spaces, 99, &err);
         weft_mem_fail_after(-1);
         if (st == WEFT_OK) break;
         ck_assert_int_eq(st, WEFT_RESOURCE_EXHAUSTED);
-        ck_assert_int_eq(weft_mem_live(), 0);
+        ck_assert_int_eq(weft_mem_live(), live);
         ck_assert_uint_gt(strlen(err.text), 0);
     }
     ck_assert_int_eq(n, 2);
-    weft_kv_pool *const pool = pool_of(&layout, 60);
     weft_mem_fail_after(0); /* after init nothing allocates */
-    ck_assert_int_eq(weft_kv_table_grow(&table, &layout, pool, 99), WEFT_OK);
-    weft_kv_table_trim(&table, &config, &layout, pool, 99, NULL, NULL);
-    weft_kv_table_clear(&table, pool, NULL, NULL);
+    ck_assert_int_eq(weft_kv_table_grow(&table, &spaces, 99), WEFT_OK);
+    weft_kv_table_trim(&table, &config, &spaces, 99, NULL, NULL);
+    weft_kv_table_clear(&table, &spaces, NULL, NULL);
     weft_mem_fail_after(-1);
     weft_kv_table_deinit(&table);
     weft_kv_pool_destroy(pool);

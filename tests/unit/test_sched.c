@@ -8,8 +8,8 @@
 
 typedef struct bench {
     weft_model_config config;
-    weft_kv_layout layout;
-    weft_kv_pool *pool;
+    weft_kv_space space;
+    weft_kv_spaces spaces;
     weft_sched *sched;
     weft_plan plan;
 } bench;
@@ -19,20 +19,21 @@ static const int32_t some_tokens[512];
 static void open_bench(bench *b, const weft_sched_limits *limits, int64_t slabs)
 {
     memset(b, 0, sizeof *b);
-    weft_sim_model(1, 0, 0, 4, &b->config, &b->layout);
-    ck_assert_int_eq(weft_kv_pool_create(&b->layout,
-                                         slabs * b->layout.slab_bytes, &b->pool,
-                                         NULL),
+    b->spaces = (weft_kv_spaces){.n = 1, .at = &b->space};
+    weft_sim_model(1, 0, 0, 4, &b->config, &b->space.layout);
+    ck_assert_int_eq(weft_kv_pool_create(&b->space.layout,
+                                         slabs * b->space.layout.slab_bytes,
+                                         &b->space.pool, NULL),
                      WEFT_OK);
-    ck_assert_int_eq(weft_sched_create(limits, &b->config, &b->layout, b->pool,
-                                       NULL, NULL, &b->sched, NULL),
+    ck_assert_int_eq(weft_sched_create(limits, &b->config, &b->spaces, NULL,
+                                       NULL, &b->sched, NULL),
                      WEFT_OK);
 }
 
 static void close_bench(bench *b)
 {
     weft_sched_destroy(b->sched);
-    weft_kv_pool_destroy(b->pool); /* panics unless all pages are back */
+    weft_kv_pool_destroy(b->space.pool); /* panics unless all pages are back */
 }
 
 static weft_job job_of(uint64_t age, int32_t n_prompt, int32_t max_tokens)
@@ -76,7 +77,7 @@ static void run_until_idle(bench *b)
 static int64_t pages_used(const bench *b)
 {
     weft_kv_stats stats;
-    weft_kv_pool_get_stats(b->pool, &stats);
+    weft_kv_pool_get_stats(b->space.pool, &stats);
     return stats.pages_used[WEFT_FULL];
 }
 
@@ -174,7 +175,7 @@ START_TEST(could_never_fit_is_refused)
     ck_assert_int_eq(weft_sched_submit(b.sched, &over, &err),
                      WEFT_RESOURCE_EXHAUSTED);
     char text[3][32];
-    const int64_t slab = b.layout.slab_bytes;
+    const int64_t slab = b.space.layout.slab_bytes;
     (void)snprintf(text[0], sizeof text[0], "%lld", (long long)(11 * slab));
     (void)snprintf(text[1], sizeof text[1], "%lld are free",
                    (long long)(10 * slab));
@@ -442,8 +443,8 @@ START_TEST(no_memory_at_create_is_an_error)
     long n = 0;
     for (;; n++) {
         weft_mem_fail_after(n);
-        const weft_status st = weft_sched_create(
-            &limits, &b.config, &b.layout, b.pool, NULL, NULL, &sched, &err);
+        const weft_status st = weft_sched_create(&limits, &b.config, &b.spaces,
+                                                 NULL, NULL, &sched, &err);
         weft_mem_fail_after(-1);
         if (st == WEFT_OK) break;
         ck_assert_int_eq(st, WEFT_RESOURCE_EXHAUSTED);
@@ -458,8 +459,8 @@ START_TEST(no_memory_at_create_is_an_error)
     static const char *const names[] = {"max_seqs", "max_waiting",
                                         "chunk_tokens", "max_context"};
     for (int i = 0; i < 4; i++) {
-        ck_assert_int_eq(weft_sched_create(&bad[i], &b.config, &b.layout,
-                                           b.pool, NULL, NULL, &sched, &err),
+        ck_assert_int_eq(weft_sched_create(&bad[i], &b.config, &b.spaces, NULL,
+                                           NULL, &sched, &err),
                          WEFT_INVALID_ARGUMENT);
         ck_assert_ptr_nonnull(strstr(err.text, names[i]));
     }

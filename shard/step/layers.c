@@ -1,0 +1,146 @@
+#include "shard/step/layers.h"
+
+#include "node/base/mem.h"
+
+enum {
+    /* Rows of one logits call: lm_head is read once for so many decodes. */
+    LOGITS_ROWS_MAX = 64,
+    LOGITS_ROWS_MIN = 8,
+    /* Each half reads all weights of its layers, which pays only where there
+     * are rows enough for that to be the smaller part. */
+    PAIR_ROWS = 64,
+};
+
+static weft_forward_options forward_options(const weft_engine_options *o,
+                                            weft_threads *threads)
+{
+    const int32_t logits =
+        o->max_seqs < LOGITS_ROWS_MAX ? o->max_seqs : LOGITS_ROWS_MAX;
+    return (weft_forward_options){
+        .max_rows = o->chunk_tokens + o->max_seqs,
+        .max_logits_rows = logits < LOGITS_ROWS_MIN ? LOGITS_ROWS_MIN : logits,
+        .max_context = o->max_context,
+        .profile = o->profile,
+        .ops = o->ops,
+        .threads = threads,
+        .n_threads = o->threads,
+    };
+}
+
+/* Of the second half: half of the rows, and nobody asks it for logits. */
+static weft_forward_options second_options(weft_forward_options first)
+{
+    first.lane = 1;
+    first.max_rows = (first.max_rows + 1) / 2;
+    first.max_logits_rows = 1;
+    return first;
+}
+
+static bool has_experts_elsewhere(const weft_engine_options *o)
+{
+    return o->exchange != NULL || o->experts != NULL;
+}
+
+int64_t weft_layers_bytes(const weft_model_config *config,
+                          const weft_engine_options *options)
+{
+    /* Which experts they are does not matter for a size; that they are
+     * elsewhere does. */
+    const weft_experts elsewhere = {0};
+    weft_forward_options f = forward_options(options, NULL);
+    if (has_experts_elsewhere(options)) f.experts = &elsewhere;
+    int64_t bytes = weft_forward_bytes(config, &f);
+    if (has_experts_elsewhere(options)) {
+        const weft_forward_options s = second_options(f);
+        bytes += weft_forward_bytes(config, &s);
+    }
+    return bytes;
+}
+
+static weft_status init_rows(weft_layers *l, weft_err *err)
+{
+    const size_t n = (size_t)l->max_rows;
+    l->tokens = weft_mem_new(n, sizeof *l->tokens);
+    l->positions = weft_mem_new(n, sizeof *l->positions);
+    for (int32_t k = 0; k < WEFT_KINDS; k++)
+        l->pages[k] = weft_mem_new(n, sizeof *l->pages[k]);
+    if (l->tokens == NULL || l->positions == NULL || l->pages[0] == NULL ||
+        l->pages[1] == NULL)
+        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
+                         "step: no memory for %d rows", l->max_rows);
+    return WEFT_OK;
+}
+
+weft_status weft_layers_init(weft_layers *l, const weft_model_config *config,
+                             const weft_weights *weights,
+                             const weft_engine_options *options,
+                             const weft_kv_space *space,
+                             const weft_experts *experts, weft_err *err)
+{
+    *l = (weft_layers){.config = config};
+    WEFT_TRY(weft_threads_create(options->threads, &l->threads, err));
+    weft_forward_options f = forward_options(options, l->threads);
+    f.experts = experts;
+    l->max_rows = f.max_rows;
+    l->max_logits_rows = f.max_logits_rows;
+    l->pair_rows = options->pair_rows > 0 ? options->pair_rows : PAIR_ROWS;
+    WEFT_TRY(init_rows(l, err));
+    weft_kv_stats stats;
+    weft_kv_pool_get_stats(space->pool, &stats);
+    WEFT_TRY(weft_kv_store_create(&space->layout, stats.total_bytes, &l->store,
+                                  err));
+    WEFT_TRY(
+        weft_forward_create(config, weights, l->store, &f, &l->forward, err));
+    if (experts == NULL) return WEFT_OK;
+    const weft_forward_options s = second_options(f);
+    return weft_forward_create(config, weights, l->store, &s, &l->second, err);
+}
+
+void weft_layers_deinit(weft_layers *l)
+{
+    weft_forward_destroy(l->forward);
+    weft_forward_destroy(l->second);
+    weft_kv_store_destroy(l->store);
+    weft_threads_destroy(l->threads);
+    weft_mem_free(l->tokens);
+    weft_mem_free(l->positions);
+    for (int32_t k = 0; k < WEFT_KINDS; k++) weft_mem_free(l->pages[k]);
+    *l = (weft_layers){0};
+}
+
+static weft_batch batch_of(const weft_layers *l, int32_t first, int32_t n,
+                           const float *hidden)
+{
+    return (weft_batch){
+        .n_rows = n,
+        .tokens = l->tokens + first,
+        .positions = l->positions + first,
+        .pages = {l->pages[WEFT_FULL] + first, l->pages[WEFT_WINDOW] + first},
+        .hidden = hidden,
+    };
+}
+
+weft_status weft_layers_compute(weft_layers *l, int32_t first, int32_t n,
+                                const float *hidden, weft_err *err)
+{
+    if (l->second == NULL || n < 2 || n < l->pair_rows) {
+        const weft_batch batch = batch_of(l, first, n, hidden);
+        l->split = n;
+        return weft_forward_step(l->forward, &batch, err);
+    }
+    const int32_t half = (n + 1) / 2;
+    const float *const rest =
+        hidden == NULL ? NULL : hidden + (int64_t)half * l->config->hidden_size;
+    const weft_batch a = batch_of(l, first, half, hidden);
+    const weft_batch b = batch_of(l, first + half, n - half, rest);
+    l->split = half;
+    return weft_forward_step_pair(l->forward, &a, l->second, &b, err);
+}
+
+const float *weft_layers_row(const weft_layers *l, int32_t r)
+{
+    const int64_t width = l->config->hidden_size;
+    return r < l->split
+               ? weft_forward_hidden(l->forward) + r * width
+               : weft_forward_hidden(l->second) + (r - l->split) * width;
+}
