@@ -11,7 +11,8 @@ find_program(PROTOC protoc REQUIRED)
 set(proto_dir ${CMAKE_BINARY_DIR}/proto)
 set(proto_sources)
 # v1alpha of reflection has the messages of v1.
-foreach(name weft cluster grpc/health/v1/health grpc/reflection/v1/reflection)
+foreach(name weft etcd_subset cluster grpc/health/v1/health
+    grpc/reflection/v1/reflection)
   get_filename_component(dir ${name} DIRECTORY)
   set(copy ${proto_dir}/bytes/${name}.proto)
   add_custom_command(

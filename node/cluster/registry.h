@@ -58,7 +58,8 @@ typedef struct weft_txn {
 
 typedef enum weft_registry_event_kind {
     WEFT_REGISTRY_RELIST_BEGIN,
-    WEFT_REGISTRY_RELIST_END,
+    WEFT_REGISTRY_RELIST_END, /* revision: of the listing; all changes told
+                                 after it have higher ones */
     WEFT_REGISTRY_PUT,    /* key, value, mod_revision */
     WEFT_REGISTRY_DELETE, /* key, mod_revision of the deletion */
     WEFT_REGISTRY_TXN,    /* tag; status OK (revision), FAILED_PRECONDITION (a
@@ -106,16 +107,33 @@ struct weft_registry {
     const weft_registry_ops *ops;
 };
 
+/* For implementations. Whether these bytes are a key: 1 to WEFT_KEY_BYTES - 1
+ * printable ASCII characters, no space. */
+bool weft_registry_is_key(const void *key, size_t n);
+/* The most bytes that the value of this key may have:
+ * longer ones are not told (a key that had a readable value is told as deleted)
+ * and not written. */
+size_t weft_registry_value_max(const char *key);
+/* INVALID_ARGUMENT: counts, a key that is empty or not terminated, a value
+ * above the limit of its key; the text names the key. */
+WEFT_MUST_CHECK weft_status weft_txn_check(const weft_txn *txn, weft_err *err);
+
 typedef struct weft_etcd_options {
-    const char *endpoints; /* HOST:PORT,HOST:PORT... */
+    const char *endpoints; /* HOST:PORT,HOST:PORT..., at most 16 */
     const char *cluster;
     uint64_t lease_ns;  /* 0: 5 s */
     uint64_t relist_ns; /* 0: 30 s */
     uint64_t call_ns;   /* deadline of one call; 0: 700 ms */
+    /* PEM files; TLS if any is given. ca_file NULL: the system's. */
+    const char *ca_file, *cert_file, *key_file;
+    /* "NAME:PASSWORD" in one line of a file; NULL: etcd without users. */
+    const char *user_file;
 } weft_etcd_options;
 
-/* Returns at once; LINK tells whether anybody answers. INVALID_ARGUMENT: the
- * endpoints, a cluster name that is no [A-Za-z0-9._-]{1,63}. */
+/* Needs etcd 3.4 or later. Returns at once; LINK tells whether anybody answers.
+ * INVALID_ARGUMENT: the endpoints, a cluster name that is no
+ * [A-Za-z0-9._-]{1,63}, a file that is not as it should be; NOT_FOUND,
+ * UNAVAILABLE: a file. */
 WEFT_MUST_CHECK weft_status
 weft_registry_create_etcd(const weft_etcd_options *options,
                           weft_registry **registry_out, weft_err *err);
