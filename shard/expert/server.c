@@ -33,12 +33,21 @@ static void end_client(weft_expert_server *s, weft_server_client *c)
     (void)pthread_mutex_unlock(&s->lock);
 }
 
+/* What a peer should not have done. */
 static void break_client(weft_server_client *c, const char *why)
 {
     if (c->broken) return;
     c->broken = true;
-    weft_log(WEFT_LOG_WARN, "experts", "link_lost", "peer \"%s\" why \"%s\"",
+    weft_log(WEFT_LOG_WARN, "experts", "link_broken", "peer \"%s\" why \"%s\"",
              weft_link_name(c->link), why);
+}
+
+/* Its link has ended by itself. */
+static void lose_client(weft_server_client *c, const weft_err *err)
+{
+    if (c->broken) return;
+    c->broken = true;
+    weft_log(WEFT_LOG_INFO, "experts", "link_lost", "why \"%s\"", err->text);
 }
 
 static void set_polled(weft_expert_server *s, weft_server_client *c,
@@ -161,7 +170,7 @@ static void receive(weft_expert_server *s, weft_server_client *c)
     bool got = false;
     weft_err err = {0};
     if (weft_link_recv(c->link, &frame, &got, &err) != WEFT_OK)
-        break_client(c, err.text);
+        lose_client(c, &err);
     else if (got)
         take_question(s, c, &frame);
 }
@@ -171,8 +180,7 @@ static void push(weft_server_client *c, uint64_t now_ns)
 {
     weft_err err = {0};
     const weft_status st = weft_link_flush(c->link, now_ns, &err);
-    if (st != WEFT_OK && st != WEFT_DEADLINE_EXCEEDED)
-        break_client(c, err.text);
+    if (st != WEFT_OK && st != WEFT_DEADLINE_EXCEEDED) lose_client(c, &err);
     if (!c->broken && weft_link_is_idle(c->link)) c->n_flying = 0;
 }
 
@@ -194,7 +202,7 @@ static void judge(weft_expert_server *s, weft_server_client *c, uint64_t now_ns)
     weft_err err = {0};
     const uint64_t since = c->question.held ? now_ns : s->looking_since_ns;
     if (weft_link_judge(c->link, now_ns, since, &err) != WEFT_OK)
-        break_client(c, err.text);
+        lose_client(c, &err);
 }
 
 static void reject_closed_epoch(weft_expert_server *s, weft_server_client *c)

@@ -223,8 +223,7 @@ bool weft_server_send(weft_server_client *c, weft_frame *frame,
     const weft_status st = weft_link_send(c->link, frame, rows, &err);
     if (st == WEFT_OK) return true;
     if (st == WEFT_RESOURCE_EXHAUSTED) return false;
-    weft_log(WEFT_LOG_WARN, "experts", "link_lost", "peer \"%s\" why \"%s\"",
-             weft_link_name(c->link), err.text);
+    weft_log(WEFT_LOG_INFO, "experts", "link_lost", "why \"%s\"", err.text);
     c->broken = true;
     return false;
 }
