@@ -11,6 +11,7 @@
 
 #include "node/app/commands.h"
 #include "node/app/eval_input.h"
+#include "node/app/inside.h"
 #include "node/app/memory.h"
 #include "node/app/model_open.h"
 #include "node/base/clock.h"
@@ -117,6 +118,7 @@ static int score(const weft_options *options, weft_opened *opened,
 {
     weft_err err = {0};
     weft_model *model = NULL;
+    weft_inside *inside = NULL;
     weft_ring *events = NULL;
     weft_engine_options engine = {0};
     scoring s = {.ids = in->ids,
@@ -140,14 +142,20 @@ static int score(const weft_options *options, weft_opened *opened,
     if (st == WEFT_OK)
         st = weft_ring_create(sizeof(weft_event), 64, &events, &err);
     if (st == WEFT_OK) {
-        st = weft_model_load(opened->checkpoint, NULL, NULL, &model, &err);
+        st =
+            weft_inside_is_wanted(options)
+                ? weft_inside_create(options, opened, &engine, &inside, &err)
+                : weft_model_load(opened->checkpoint, NULL, NULL, &model, &err);
         if (st != WEFT_OK) code = weft_exit_of(st, WEFT_DOING_LOAD);
     }
     if (st == WEFT_OK) {
         s.events = events;
-        st = run_engine(&opened->config, weft_model_weights(model), &engine,
-                        weft_eval_prefilled(options, in->n_ids), &s, &seconds,
-                        &err);
+        st = run_engine(inside != NULL ? weft_inside_config(inside)
+                                       : &opened->config,
+                        inside != NULL ? weft_inside_weights(inside)
+                                       : weft_model_weights(model),
+                        &engine, weft_eval_prefilled(options, in->n_ids), &s,
+                        &seconds, &err);
     }
     if (st == WEFT_OK && s.write_failed)
         st = WEFT_FAIL(&err, WEFT_UNAVAILABLE, "logits %s: cannot write",
@@ -156,6 +164,7 @@ static int score(const weft_options *options, weft_opened *opened,
         st = WEFT_FAIL(&err, WEFT_INTERNAL,
                        "the logits after position %d hold NaN or infinity",
                        s.infinite);
+    weft_inside_destroy(inside);
     weft_model_destroy(model);
     weft_ring_destroy(events);
     if (st != WEFT_OK)
@@ -191,11 +200,6 @@ static int score_to_file(const weft_options *options, weft_opened *opened,
 int weft_command_eval(const weft_options *options)
 {
     weft_err err = {0};
-    if (options->stages > 1 || options->expert_shards > 1) {
-        (void)WEFT_FAIL(&err, WEFT_UNIMPLEMENTED,
-                        "--stages or --expert-shards above 1 is not built");
-        return weft_fail_with(WEFT_EXIT_USAGE, &err);
-    }
     weft_opened opened = {0};
     weft_status st = weft_model_open(options->model, options->profile, NULL,
                                      NULL, &opened, &err);

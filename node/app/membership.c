@@ -102,6 +102,7 @@ weft_status weft_membership_begin(weft_membership *m,
                                   .key_file = options->link_key,
                                   .ca_file = options->link_ca};
     *m = (weft_membership){.options = options};
+    (void)pthread_mutex_init(&m->lock, NULL);
     WEFT_TRY(take_id(m, bound_address, err));
     fill_hello(m, config, checkpoint);
     WEFT_TRY(take_shape(m, config, checkpoint, err));
@@ -109,18 +110,11 @@ weft_status weft_membership_begin(weft_membership *m,
     return weft_pulse_start(WEFT_PULSE_NS, &m->pulse, err);
 }
 
-weft_link_options weft_membership_link(const weft_membership *m,
-                                       const weft_model_config *config)
+weft_link_options weft_membership_link(const weft_frame_limits *limits)
 {
-    (void)m;
-    return (weft_link_options){
-        .limits = {.body_bytes_max = WEFT_FRAME_BODY_BYTES_MAX,
-                   .rows_max = WEFT_FRAME_ROWS_MAX,
-                   .row_bytes_max =
-                       (uint32_t)config->hidden_size * (uint32_t)sizeof(float)},
-        .silence_ns = WEFT_SILENCE_NS,
-        .stall_ns = LINK_STALL_NS,
-    };
+    return (weft_link_options){.limits = *limits,
+                               .silence_ns = WEFT_SILENCE_NS,
+                               .stall_ns = LINK_STALL_NS};
 }
 
 weft_status weft_membership_address(const weft_membership *m,
@@ -148,7 +142,11 @@ static weft_status open_registry(const weft_options *o,
                                  weft_registry **registry_out, weft_err *err)
 {
     const weft_etcd_options etcd = {.endpoints = o->etcd,
-                                    .cluster = o->cluster};
+                                    .cluster = o->cluster,
+                                    .ca_file = o->etcd_ca,
+                                    .cert_file = o->etcd_cert,
+                                    .key_file = o->etcd_key,
+                                    .user_file = o->etcd_user_file};
     if (o->members != NULL)
         return weft_registry_create_static(o->members, registry_out, err);
     return weft_registry_create_etcd(&etcd, registry_out, err);
@@ -178,13 +176,24 @@ weft_status weft_membership_join(weft_membership *m, const weft_member *self,
     *doing_out = WEFT_DOING_USAGE;
     WEFT_TRY(open_registry(m->options, &options.registry, err));
     *doing_out = WEFT_DOING_START;
-    WEFT_TRY(weft_cluster_start(&options, &m->cluster, err));
-    const weft_status st = weft_cluster_wait_registered(
-        m->cluster, weft_clock_now_ns() + REGISTRY_WAIT_NS,
-        &m->hello.incarnation, err);
+    (void)pthread_mutex_lock(&m->lock);
+    weft_status st = weft_cluster_start(&options, &m->cluster, err);
+    (void)pthread_mutex_unlock(&m->lock);
+    if (st != WEFT_OK) return st;
+    st = weft_cluster_wait_registered(m->cluster,
+                                      weft_clock_now_ns() + REGISTRY_WAIT_NS,
+                                      &m->hello.incarnation, err);
     if (st == WEFT_UNAVAILABLE || st == WEFT_DEADLINE_EXCEEDED)
         *doing_out = WEFT_DOING_REACH;
     return st;
+}
+
+weft_cluster *weft_membership_cluster(weft_membership *m)
+{
+    (void)pthread_mutex_lock(&m->lock);
+    weft_cluster *const cluster = m->cluster;
+    (void)pthread_mutex_unlock(&m->lock);
+    return cluster;
 }
 
 void weft_membership_leave(weft_membership *m)

@@ -7,6 +7,8 @@
 #ifndef WEFT_NODE_APP_MEMBERSHIP_H
 #define WEFT_NODE_APP_MEMBERSHIP_H
 
+#include <pthread.h>
+
 #include "node/app/exit.h"
 #include "node/app/options.h"
 #include "node/cluster/cluster.h"
@@ -21,6 +23,7 @@ typedef struct weft_membership {
     weft_pulse *pulse;
     weft_placement_shape shape;
     int64_t *expert_bytes; /* of shape */
+    pthread_mutex_t lock;  /* of cluster, until join has returned */
     weft_cluster *cluster;
 } weft_membership;
 
@@ -33,9 +36,8 @@ WEFT_MUST_CHECK weft_status weft_membership_begin(
     const weft_model_config *config, weft_checkpoint *checkpoint,
     const char *bound_address, weft_err *err);
 
-/* What a link of this process takes in: rows of the model's width. */
-weft_link_options weft_membership_link(const weft_membership *m,
-                                       const weft_model_config *config);
+/* Options of links that take in frames within these limits. */
+weft_link_options weft_membership_link(const weft_frame_limits *limits);
 
 /* The address to tell others: --advertise, or the bound one. */
 WEFT_MUST_CHECK weft_status
@@ -50,6 +52,10 @@ WEFT_MUST_CHECK weft_status weft_membership_join(weft_membership *m,
                                                  const weft_cluster_ops *ops,
                                                  weft_doing *doing_out,
                                                  weft_err *err);
+
+/* For callbacks and threads that may run before join has returned; once it has,
+ * m->cluster is the same. Not on the cluster's thread. */
+weft_cluster *weft_membership_cluster(weft_membership *m);
 
 /* The member goes at once; nothing is called back after it. */
 void weft_membership_leave(weft_membership *m);

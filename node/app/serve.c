@@ -17,6 +17,7 @@
 
 #include "node/app/commands.h"
 #include "node/app/gauges.h"
+#include "node/app/inside.h"
 #include "node/app/lifecycle.h"
 #include "node/app/memory.h"
 #include "node/app/model_open.h"
@@ -44,6 +45,7 @@ typedef struct serve {
     weft_memory_plan memory;
     uint64_t weights_hash;
     weft_model *model;
+    weft_inside *inside; /* instead of model: parts of the model apart */
     weft_gauges *gauges;
     weft_router *router;
     weft_engine *engine;
@@ -154,6 +156,9 @@ static weft_status load_weights(serve *s, weft_err *err)
     int last_percent = -1;
     const bool watched = isatty(STDERR_FILENO) != 0;
     const uint64_t from_ns = weft_clock_now_ns();
+    if (weft_inside_is_wanted(s->options))
+        return weft_inside_create(s->options, &s->opened, &s->engine_options,
+                                  &s->inside, err);
     const weft_status st =
         weft_model_load(s->opened.checkpoint, watched ? tell_progress : NULL,
                         &last_percent, &s->model, err);
@@ -213,9 +218,12 @@ static weft_status create_engine(serve *s, weft_err *err)
 {
     const weft_event_sink sink = {.take = weft_router_take_event,
                                   .arg = s->router};
+    const bool apart = s->inside != NULL;
     const weft_status st = weft_engine_create(
-        &s->opened.config, weft_model_weights(s->model), &s->engine_options,
-        sink, weft_gauges_count_step, s->gauges, &s->engine, err);
+        apart ? weft_inside_config(s->inside) : &s->opened.config,
+        apart ? weft_inside_weights(s->inside) : weft_model_weights(s->model),
+        &s->engine_options, sink, weft_gauges_count_step, s->gauges, &s->engine,
+        err);
     if (st == WEFT_RESOURCE_EXHAUSTED)
         return WEFT_WRAP(err, st, "--kv-bytes %" PRId64, s->memory.kv_bytes);
     return st;
@@ -297,6 +305,7 @@ static weft_status check_ports(serve *s, weft_err *err)
 static weft_status close_files(serve *s, weft_err *err)
 {
     (void)err;
+    if (s->inside != NULL) return WEFT_OK; /* whose it is until the end */
     weft_checkpoint_close(s->opened.checkpoint);
     s->opened.checkpoint = NULL;
     return WEFT_OK;
@@ -366,6 +375,7 @@ static void take_down(serve *s)
     weft_router_destroy(s->router);
     weft_engine_destroy(s->engine);
     weft_gauges_destroy(s->gauges);
+    weft_inside_destroy(s->inside);
     weft_model_destroy(s->model);
     weft_model_close(&s->opened);
 }
@@ -401,11 +411,6 @@ static int run(serve *s)
 int weft_command_serve(const weft_options *options)
 {
     weft_err err = {0};
-    if (options->stages > 1 || options->expert_shards > 1) {
-        (void)WEFT_FAIL(&err, WEFT_UNIMPLEMENTED,
-                        "--stages or --expert-shards above 1 is not built");
-        return weft_fail_with(WEFT_EXIT_USAGE, &err);
-    }
     serve *const s = weft_mem_new(1, sizeof *s);
     if (s == NULL) {
         (void)WEFT_FAIL(&err, WEFT_RESOURCE_EXHAUSTED, "out of memory");

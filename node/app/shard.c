@@ -1,10 +1,204 @@
-/* shard.c - `weft shard`: one shard process of a cluster. */
-#include "node/app/commands.h"
+#include "node/app/shard.h"
 
-int weft_command_shard(const weft_options *options)
+#include <stdio.h>
+#include <string.h>
+
+#include "node/app/gauges.h"
+#include "node/app/lifecycle.h"
+#include "node/app/model_open.h"
+#include "node/app/start.h"
+#include "node/base/clock.h"
+#include "node/base/log.h"
+
+static weft_status open_files(weft_shard *s, weft_err *err)
 {
-    weft_err err = {0};
-    (void)options;
-    (void)WEFT_FAIL(&err, WEFT_UNIMPLEMENTED, "shard is not built");
-    return weft_fail_with(WEFT_EXIT_USAGE, &err);
+    weft_buf names = {0};
+    const weft_options *const o = s->options;
+    weft_status st = weft_model_config_read(o->model, weft_start_remark, &names,
+                                            &s->config, err);
+    if (st == WEFT_OK)
+        st = weft_checkpoint_open(o->model, &s->config, o->profile,
+                                  weft_start_remark, &names, &s->checkpoint,
+                                  err);
+    if (st == WEFT_OK && names.n > 0)
+        weft_log(WEFT_LOG_INFO, "model", "ignored", "names \"%s\"", names.data);
+    weft_buf_deinit(&names);
+    return st;
+}
+
+weft_status weft_shard_open(weft_shard *s, const weft_options *options,
+                            weft_doing *doing_out, weft_err *err)
+{
+    s->options = options;
+    *doing_out = WEFT_DOING_START;
+    WEFT_TRY(weft_start_raise_descriptors(err));
+    *doing_out = WEFT_DOING_LOAD;
+    WEFT_TRY(open_files(s, err));
+    *doing_out = WEFT_DOING_START;
+    if (options->max_context > s->config.max_context)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "--max-context %d: this model allows 1 to %d",
+                         options->max_context, s->config.max_context);
+    WEFT_TRY(weft_start_check_port("--listen", &options->listen, err));
+    WEFT_TRY(weft_start_check_port("--http", &options->http, err));
+    WEFT_TRY(weft_metrics_create(&s->metrics, err));
+    WEFT_TRY(weft_model_engine_options(options, &s->config, &s->engine, err));
+    return weft_membership_begin(&s->member, options, &s->config, s->checkpoint,
+                                 options->listen.text, err);
+}
+
+weft_status weft_shard_listen(weft_shard *s, const weft_shard_door *door,
+                              weft_err *err)
+{
+    const weft_link_server_options options = {
+        .listen = s->options->listen.text,
+        .own = &s->member.hello,
+        .tls = s->member.tls,
+        .link = weft_membership_link(door->limits),
+        .admit = door->admit,
+        .take = door->take,
+        .arg = door->arg,
+    };
+    WEFT_TRY(weft_link_server_start(&options, &s->links, err));
+    return weft_membership_address(
+        &s->member, weft_link_server_address(s->links), s->address, err);
+}
+
+weft_status weft_shard_join(weft_shard *s, const weft_member *self,
+                            const weft_cluster_ops *ops, weft_doing *doing_out,
+                            weft_err *err)
+{
+    weft_member member = *self;
+    memcpy(member.address, s->address, sizeof member.address);
+    (void)snprintf(member.device, sizeof member.device, "cpu");
+    WEFT_TRY(weft_membership_join(&s->member, &member, ops, doing_out, err));
+    weft_link_server_set_own(s->links, &s->member.hello);
+    return WEFT_OK;
+}
+
+/* -- HTTP ----------------------------------------------------------------- */
+
+static int answer(weft_buf *body, const char *reason)
+{
+    /* A body that finds no memory is left out; the code says enough. */
+    const weft_status st =
+        weft_buf_printf(body, NULL, "%s\n", reason == NULL ? "ok" : reason);
+    (void)st;
+    return reason == NULL ? 200 : 503;
+}
+
+static int healthz(void *arg, weft_buf *body)
+{
+    weft_shard *const s = arg;
+    const uint64_t now_ns = weft_clock_now_ns();
+    const uint64_t at_ns = s->progress_ns == NULL ? 0 : s->progress_ns(s);
+    const bool hangs = at_ns > 0 && now_ns > at_ns + WEFT_STEP_HANGS_NS;
+    return answer(body, hangs ? "a step hangs" : NULL);
+}
+
+static int readyz(void *arg, weft_buf *body)
+{
+    char reason[160] = "";
+    weft_shard *const s = arg;
+    if (atomic_load(&s->draining)) return answer(body, "draining");
+    if (!s->is_ready(s, reason, sizeof reason)) return answer(body, reason);
+    return healthz(arg, body);
+}
+
+static int32_t count_role(const weft_cluster_view *view, weft_role role)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < view->n_members; i++)
+        if (view->members[i].role == role) n++;
+    return n;
+}
+
+static int metrics(void *arg, weft_buf *body)
+{
+    weft_shard *const s = arg;
+    weft_cluster_view view = {0};
+    if (weft_cluster_get_view(s->member.cluster, &view, NULL) == WEFT_OK) {
+        weft_metrics_set(s->metrics, WEFT_EPOCH, view.epoch);
+        weft_metrics_set(s->metrics, WEFT_MEMBERS_LAYERS,
+                         (uint64_t)count_role(&view, WEFT_ROLE_LAYERS));
+        weft_metrics_set(s->metrics, WEFT_MEMBERS_EXPERTS,
+                         (uint64_t)count_role(&view, WEFT_ROLE_EXPERTS));
+        weft_metrics_set(s->metrics, WEFT_MEMBERS_ROUTER,
+                         (uint64_t)count_role(&view, WEFT_ROLE_ROUTER));
+        weft_cluster_view_deinit(&view);
+    }
+    s->refresh(s, s->metrics);
+    return weft_metrics_print(s->metrics, body, NULL) == WEFT_OK ? 200 : 500;
+}
+
+static weft_status start_http(weft_shard *s, weft_err *err)
+{
+    const weft_http_ops ops = {
+        .healthz = healthz, .readyz = readyz, .metrics = metrics, .arg = s};
+    if (s->options->http.off) return WEFT_OK;
+    return weft_http_server_start(s->options->http.text, &ops, &s->http, err);
+}
+
+/* -- running -------------------------------------------------------------- */
+
+weft_status weft_shard_tell_ready(weft_shard *s, weft_err *err)
+{
+    WEFT_TRY(start_http(s, err));
+    weft_lifecycle_set_serving();
+    const int n =
+        printf("ready link=%s http=%s\n", weft_link_server_address(s->links),
+               s->http == NULL ? "off" : weft_http_server_address(s->http));
+    if (n > 0 && fflush(stdout) == 0) return WEFT_OK;
+    return WEFT_FAIL(err, WEFT_UNAVAILABLE, "stdout cannot be written");
+}
+
+void weft_shard_fence(weft_shard *s, const char *text)
+{
+    if (atomic_load(&s->fenced)) return;
+    weft_log(WEFT_LOG_ERROR, "shard", "fenced", "reason \"%s\"", text);
+    (void)snprintf(s->fenced_text, sizeof s->fenced_text, "%s", text);
+    atomic_store(&s->fenced, true);
+    weft_lifecycle_drain("fenced");
+}
+
+static weft_status check_fenced(const weft_shard *s, weft_err *err)
+{
+    if (!atomic_load(&s->fenced)) return WEFT_OK;
+    return WEFT_FAIL(err, WEFT_FAILED_PRECONDITION, "fenced: %s",
+                     s->fenced_text);
+}
+
+weft_status weft_shard_wait(weft_shard *s, weft_err *err)
+{
+    WEFT_TRY(check_fenced(s, err));
+    weft_lifecycle_wait_for_drain();
+    atomic_store(&s->draining, true);
+    return check_fenced(s, err);
+}
+
+bool weft_shard_sees_router(weft_shard *s)
+{
+    weft_cluster_view view = {0};
+    if (weft_cluster_get_view(s->member.cluster, &view, NULL) != WEFT_OK)
+        return true;
+    const bool sees = count_role(&view, WEFT_ROLE_ROUTER) > 0;
+    weft_cluster_view_deinit(&view);
+    return sees;
+}
+
+void weft_shard_close_links(weft_shard *s)
+{
+    weft_http_server_destroy(s->http);
+    s->http = NULL;
+    weft_membership_leave(&s->member);
+    weft_link_server_stop(s->links);
+    s->links = NULL;
+}
+
+void weft_shard_close(weft_shard *s)
+{
+    weft_shard_close_links(s);
+    weft_membership_end(&s->member);
+    weft_checkpoint_close(s->checkpoint);
+    weft_metrics_destroy(s->metrics);
 }

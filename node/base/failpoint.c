@@ -8,12 +8,12 @@
 
 #include "node/base/str.h"
 
-enum { NAME_BYTES = 48, ENTRIES_MAX = 32, MS_MAX = 3600000 };
+enum { ENTRIES_MAX = 32, MS_MAX = 3600000 };
 
 typedef enum action { ABORT, STOP, SLEEP, ERROR } action;
 
 typedef struct entry {
-    char name[NAME_BYTES];
+    const char *name; /* of the list */
     action action;
     int64_t sleep_ms;
     int64_t at; /* 0: every time */
@@ -23,14 +23,15 @@ typedef struct entry {
 static entry entries[ENTRIES_MAX];
 static int n_entries;
 
-static bool is_known(const char *name)
+/* NULL: none of the list. */
+static const char *find_name(const char *name)
 {
 #define NAME_OF(name, where) name,
     static const char *const names[] = {WEFT_FAILPOINT_LIST(NAME_OF)};
 #undef NAME_OF
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (strcmp(names[i], name) == 0) return true;
-    return false;
+        if (strcmp(names[i], name) == 0) return names[i];
+    return NULL;
 }
 
 static bool parse_action(const char *text, entry *e)
@@ -61,7 +62,8 @@ static weft_status parse_entry(char *text, entry *e, weft_err *err)
     char *const count = strchr(equals + 1, '@');
     if (count != NULL) *count = '\0';
     e->at = 0;
-    if (!is_known(text))
+    e->name = find_name(text);
+    if (e->name == NULL)
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
                          "failpoint \"%s\": there is no such place", text);
     if (!parse_action(equals + 1, e))
@@ -73,7 +75,6 @@ static weft_status parse_entry(char *text, entry *e, weft_err *err)
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
                          "failpoint %s: @%s: it takes a number from 1", text,
                          count + 1);
-    (void)strncpy(e->name, text, NAME_BYTES - 1);
     atomic_store(&e->passed, 0);
     return WEFT_OK;
 }

@@ -1,0 +1,63 @@
+/* layers.h - the parts of a layer shard: shard_layers.c starts and ends them,
+ * layers_lead.c is what stage 0 has beside (front, stages, engine),
+ * layers_peers.c what the cluster tells.
+ *
+ * Threads: the main one, the cluster's (layers_peers.c), and at a lead of more
+ * than one stage a builder, which waits for the stages and then makes the
+ * engine: it needs to know their KV memory.
+ */
+#ifndef WEFT_NODE_APP_LAYERS_H
+#define WEFT_NODE_APP_LAYERS_H
+
+#include "node/app/memory.h"
+#include "node/app/shard.h"
+#include "node/fleet/front.h"
+#include "node/obs/exchange.h"
+#include "shard/step/stages.h"
+
+typedef struct weft_layers {
+    weft_shard shard;
+    weft_model_config config; /* cut for this stage */
+    weft_engine_options engine_options;
+    weft_memory_plan memory;
+    weft_model *model;
+    weft_exchange_meter *meter;
+    /* NULL where the model has no routed experts. */
+    weft_peers *expert_peers;
+    weft_exchange *exchange;
+    weft_peers *stage_peers; /* whom this stage dials; NULL: nobody */
+
+    weft_stage *stage; /* not the lead's */
+
+    weft_front *front;             /* the lead's, as all that follows */
+    weft_stages *stages;           /* NULL: one stage */
+    _Atomic(weft_engine *) engine; /* NULL: not yet */
+    pthread_t builder;
+    bool building;
+    _Atomic bool stop, failed; /* of the builder */
+    weft_err why;              /* it failed */
+
+    uint64_t n_steps, quiet_since_ns; /* while draining: as last seen */
+} weft_layers;
+
+static inline bool weft_layers_is_lead(const weft_layers *l)
+{
+    return l->shard.options->stage == 0;
+}
+
+/* Frees with destroy what was made, also on failure. */
+WEFT_MUST_CHECK weft_status weft_layers_create_lead(weft_layers *l,
+                                                    weft_err *err);
+/* After joining: the engine of more than one stage is made when they are there.
+ */
+WEFT_MUST_CHECK weft_status weft_layers_build_later(weft_layers *l,
+                                                    weft_err *err);
+void weft_layers_destroy_lead(weft_layers *l);
+/* A link of a router; taken. */
+void weft_layers_take_router(weft_layers *l, weft_link *link,
+                             const weft_hello *peer);
+
+/* What the cluster calls; arg is a weft_layers. */
+weft_cluster_ops weft_layers_cluster_ops(weft_layers *l);
+
+#endif

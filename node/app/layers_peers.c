@@ -1,0 +1,100 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "node/app/layers.h"
+#include "node/base/log.h"
+
+/* The member that is stage `stage` of our group; of several, the one that came
+ * last: the others are on their way out. NULL: none. */
+static const weft_member *find_stage(const weft_layers *l,
+                                     const weft_member *members, int32_t n,
+                                     int32_t stage)
+{
+    const weft_member *found = NULL;
+    const weft_options *const o = l->shard.options;
+    for (int32_t i = 0; i < n; i++) {
+        const weft_member *const m = &members[i];
+        if (m->role != WEFT_ROLE_LAYERS || m->group != o->group ||
+            m->stage != stage || m->n_stages != o->stages)
+            continue;
+        if (found == NULL || m->mod_revision > found->mod_revision) found = m;
+    }
+    return found;
+}
+
+static weft_peer peer_of(const weft_member *m)
+{
+    weft_peer peer = {.incarnation = m->incarnation};
+    (void)snprintf(peer.id, sizeof peer.id, "%s", m->id);
+    (void)snprintf(peer.address, sizeof peer.address, "%s", m->address);
+    return peer;
+}
+
+/* Nothing is wanted anew until every stage is known: what there was may come
+ * back under the same name. */
+static void want_stages(const weft_layers *l, const weft_member *members,
+                        int32_t n)
+{
+    weft_err err = {0};
+    weft_peer peers[WEFT_STAGES_MAX];
+    for (int32_t s = 1; s < l->shard.options->stages; s++) {
+        const weft_member *const m = find_stage(l, members, n, s);
+        if (m == NULL) return;
+        peers[s - 1] = peer_of(m);
+    }
+    if (weft_stages_want(l->stages, peers, &err) != WEFT_OK)
+        weft_log(WEFT_LOG_ERROR, "layers", "stages", "reason \"%s\"", err.text);
+}
+
+static void want_next(const weft_layers *l, const weft_member *members,
+                      int32_t n)
+{
+    weft_err err = {0};
+    const int32_t next = l->shard.options->stage + 1;
+    if (next >= l->shard.options->stages) return;
+    const weft_member *const m = find_stage(l, members, n, next);
+    if (m == NULL) return;
+    const weft_peer peer = peer_of(m);
+    if (weft_stage_want(l->stage, &peer, &err) != WEFT_OK)
+        weft_log(WEFT_LOG_ERROR, "layers", "next_stage", "reason \"%s\"",
+                 err.text);
+}
+
+static void members_changed(void *arg, const weft_member *members, int32_t n)
+{
+    const weft_layers *const l = arg;
+    if (l->stages != NULL) want_stages(l, members, n);
+    if (l->stage != NULL) want_next(l, members, n);
+}
+
+/* Stages hear of it from their lead, so that a group is of one mind. */
+static void epoch_committed(void *arg, const weft_placement *placement)
+{
+    weft_err err = {0};
+    weft_expert_map *map = NULL;
+    const weft_layers *const l = arg;
+    if (l->exchange == NULL || !weft_layers_is_lead(l)) return;
+    if (weft_placement_to_map(placement, &map, &err) != WEFT_OK) {
+        weft_log(WEFT_LOG_ERROR, "layers", "epoch", "epoch %llu reason \"%s\"",
+                 (unsigned long long)placement->epoch, err.text);
+        return;
+    }
+    weft_log(WEFT_LOG_INFO, "layers", "committed", "epoch %llu",
+             (unsigned long long)placement->epoch);
+    weft_exchange_set_map(l->exchange, map);
+    weft_expert_map_release(map);
+}
+
+static void fenced(void *arg, const char *text)
+{
+    weft_layers *const l = arg;
+    weft_shard_fence(&l->shard, text);
+}
+
+weft_cluster_ops weft_layers_cluster_ops(weft_layers *l)
+{
+    return (weft_cluster_ops){.members = members_changed,
+                              .epoch = epoch_committed,
+                              .fenced = fenced,
+                              .arg = l};
+}

@@ -1,0 +1,75 @@
+/* shard.h - what shards of both roles have: the model's files, a link port, an
+ * HTTP port, and a place in the cluster. shard_experts.c and shard_layers.c
+ * build on it.
+ *
+ * Threads: the main one; weft_shard_fence by any.
+ */
+#ifndef WEFT_NODE_APP_SHARD_H
+#define WEFT_NODE_APP_SHARD_H
+
+#include <stdatomic.h>
+
+#include "node/app/membership.h"
+#include "node/obs/metrics.h"
+#include "node/rpc/http/http.h"
+#include "shard/step/engine.h"
+
+typedef struct weft_shard {
+    const weft_options *options;
+    weft_model_config config; /* of the whole model */
+    weft_checkpoint *checkpoint;
+    weft_engine_options engine; /* threads, ops and so on out of flags */
+    weft_membership member;
+    weft_link_server *links;
+    char address[WEFT_ADDRESS_BYTES]; /* told to others */
+    weft_http_server *http;
+    weft_metrics *metrics;
+    _Atomic bool fenced, draining;
+    char fenced_text[160];
+    /* What readiness and metrics are asked of: the role's. */
+    bool (*is_ready)(struct weft_shard *shard, char *reason, size_t bytes);
+    void (*refresh)(struct weft_shard *shard, weft_metrics *metrics);
+    uint64_t (*progress_ns)(struct weft_shard *shard); /* NULL: never hangs */
+} weft_shard;
+
+/* Config and tensors validated, ports looked at, membership begun. */
+WEFT_MUST_CHECK weft_status weft_shard_open(weft_shard *shard,
+                                            const weft_options *options,
+                                            weft_doing *doing_out,
+                                            weft_err *err);
+/* Who is let in, and to whom; as in weft_link_server_options. */
+typedef struct weft_shard_door {
+    const weft_frame_limits *limits;
+    weft_status (*admit)(void *arg, const weft_hello *peer, weft_err *err);
+    void (*take)(void *arg, weft_link *link, const weft_hello *peer);
+    void *arg;
+} weft_shard_door;
+WEFT_MUST_CHECK weft_status weft_shard_listen(weft_shard *shard,
+                                              const weft_shard_door *door,
+                                              weft_err *err);
+/* Registers with what the role adds to `self`, and tells links the incarnation.
+ */
+WEFT_MUST_CHECK weft_status weft_shard_join(weft_shard *shard,
+                                            const weft_member *self,
+                                            const weft_cluster_ops *ops,
+                                            weft_doing *doing_out,
+                                            weft_err *err);
+/* HTTP and the ready line. */
+WEFT_MUST_CHECK weft_status weft_shard_tell_ready(weft_shard *shard,
+                                                  weft_err *err);
+/* Another process has this one's id: it is to end. */
+void weft_shard_fence(weft_shard *shard, const char *text);
+/* Until a signal, or fenced: FAILED_PRECONDITION. */
+WEFT_MUST_CHECK weft_status weft_shard_wait(weft_shard *shard, weft_err *err);
+/* In this order, the role's parts between: no links any more; then the rest. */
+void weft_shard_close_links(weft_shard *shard);
+void weft_shard_close(weft_shard *shard);
+
+/* Whether a router is there: without one nobody plans, and nothing that waits
+ * for a plan has an end. */
+bool weft_shard_sees_router(weft_shard *shard);
+
+int weft_shard_run_experts(const weft_options *options);
+int weft_shard_run_layers(const weft_options *options);
+
+#endif
