@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "node/base/check.h"
+#include "node/base/failpoint.h"
 #include "node/base/mem.h"
 #include "shard/model/forward_internal.h"
 
@@ -301,6 +302,7 @@ static void begin_step(weft_forward *f, const weft_batch *batch)
 static void begin_layer(weft_forward *f, int32_t l)
 {
     const int32_t n = f->n_rows;
+    if (l > f->config->first_layer) WEFT_FAILPOINT("layers.mid_step");
     norm_rows(f, f->weights->layers[l].input_norm, n);
     weft_forward_attention(f, l, n);
     add_rows(f, n);
