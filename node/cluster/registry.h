@@ -60,16 +60,16 @@ typedef enum weft_registry_event_kind {
     WEFT_REGISTRY_RELIST_BEGIN,
     WEFT_REGISTRY_RELIST_END, /* revision: of the listing; all changes told
                                  after it have higher ones */
-    WEFT_REGISTRY_PUT,    /* key, value, mod_revision */
-    WEFT_REGISTRY_DELETE, /* key, mod_revision of the deletion */
-    WEFT_REGISTRY_TXN,    /* tag; status OK (revision), FAILED_PRECONDITION (a
-                             compare did not hold) or UNAVAILABLE (not known
-                             whether it happened) */
-    WEFT_REGISTRY_LEASE,  /* status OK: a lease is held, leased keys of before
-                             are gone; UNAVAILABLE: it is lost or has run out
-                             by our own clock */
-    WEFT_REGISTRY_LINK,   /* status OK: the store answers; UNAVAILABLE: it has
-                             not for a while; text */
+    WEFT_REGISTRY_PUT,        /* key, value, mod_revision */
+    WEFT_REGISTRY_DELETE,     /* key, mod_revision of the deletion */
+    WEFT_REGISTRY_TXN,   /* tag; status OK (revision), FAILED_PRECONDITION (a
+                            compare did not hold) or UNAVAILABLE (not known
+                            whether it happened) */
+    WEFT_REGISTRY_LEASE, /* status OK: a lease is held, leased keys of before
+                            are gone; UNAVAILABLE: it is lost or has run out
+                            by our own clock */
+    WEFT_REGISTRY_LINK,  /* status OK: the store answers; UNAVAILABLE: it has
+                            not for a while; text */
 } weft_registry_event_kind;
 
 typedef struct weft_registry_event {
@@ -138,11 +138,15 @@ WEFT_MUST_CHECK weft_status
 weft_registry_create_etcd(const weft_etcd_options *options,
                           weft_registry **registry_out, weft_err *err);
 
-/* The members of FILE: one a line, `ROLE ID HOST:PORT [GROUP STAGE]`, '#' for
- * comments; they are told as members that serve. Writes are refused but for
- * those to keys below own/, which are kept here. INVALID_ARGUMENT: names file
- * and line. NOT_FOUND. */
+/* The members of FILE, as told once in a listing: members that serve, each in
+ * its first incarnation. One a line, `ROLE ID HOST:PORT`, and for layers behind
+ * it GROUP STAGE; `replicas N` says how many expert shards hold each expert
+ * (1); '#' begins a comment. Writes are answered FAILED_PRECONDITION; there is
+ * no lease. INVALID_ARGUMENT: names file and line. NOT_FOUND, UNAVAILABLE,
+ * DATA_LOSS: as weft_file_read_all. */
 WEFT_MUST_CHECK weft_status weft_registry_create_static(
     const char *members_file, weft_registry **registry_out, weft_err *err);
+/* Of one that was made by create_static. */
+int32_t weft_registry_static_replicas(const weft_registry *registry);
 
 #endif
