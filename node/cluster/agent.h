@@ -1,12 +1,19 @@
 /* agent.h - what a member does about the cluster: pure policy of every process.
  *
  *   every      keeps its own member key: a higher incarnation than any before
- *              it under that id, by compare-and-swap; again after the lease or
- *              the store was lost; ends when another incarnation has taken it
- *   experts    planned placement that names it -> load what it gains -> ack;
- *              retired epoch -> let go of what no later one gives it
- *   layers     committed epoch -> the map; a lead says when it has switched
- *   whoever    writes and withdraws suspicions
+ *              it under that id, by compare-and-swap; again (with the same)
+ * after the lease or the store was lost; ends when another incarnation has
+ * taken it experts    planned placement that names it -> load what it gains ->
+ * ack, with the placement's hash; retired epoch -> let go of what no later one
+ * gives it, once the committed one is loaded every      committed epoch -> the
+ * placement, each once, never a lower one layers     a lead says when it has
+ * switched whoever    writes suspicions, and withdraws them: when told, when
+ * the suspect is not a member any more, or some time after the committed epoch
+ * has done without it (so that it can come again; twice as long each time)
+ *
+ * Acts on the whole roster at every turn, never on the event, so a lost or
+ * repeated event changes nothing. Whatever it writes beside its own key is
+ * written only while that key is its own.
  *
  * Pure: time is an argument; what is to be done is told by weft_agent_turn.
  * Threads: one owner.
@@ -18,7 +25,9 @@
 
 typedef struct weft_agent weft_agent;
 
-/* `self`: what is registered; its incarnation is found here. Copied. */
+/* `self`: what is registered; its incarnation is found here, and is at least
+ * the one given (a clock's, since the registry forgets those who have gone).
+ * Copied. INVALID_ARGUMENT: the id. */
 WEFT_MUST_CHECK weft_status weft_agent_create(const weft_member *self,
                                               weft_agent **agent_out,
                                               weft_err *err);
@@ -31,11 +40,11 @@ void weft_agent_take(weft_agent *agent, const weft_registry_event *event,
 typedef struct weft_agent_wants {
     bool write;      /* txn_out is to be submitted */
     bool registered; /* its key is there and its own */
-    bool fenced;     /* another incarnation has its id: stop; `text` */
+    bool fenced; /* another incarnation has its id: stop; `text`. For good */
     /* Experts: load everything this placement gives `self`, then
      * weft_agent_loaded. Told once for each epoch. */
     const weft_placement *prepare;
-    /* Layers: the committed placement, each once. */
+    /* The committed placement, each once. */
     const weft_placement *commit;
     /* Experts: epochs up to it are over: drop what no placement that is planned
      * or committed gives `self`. */

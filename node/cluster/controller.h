@@ -9,18 +9,27 @@
  *   switch   every lead says that its steps are of N
  *   retire   epoch/retired = N - 1: old owners may let go; old keys go
  *
- * A plan whose members have changed before it is committed, whose acks do not
- * come within plan_ns, or that somebody cannot load, is rolled back (its keys
- * go) and made again without whoever failed; the committed epoch serves on. A
- * lead that does not switch within switch_ns does not stop the next change, but
- * nothing is retired that it may still use while it is a member.
+ * A plan of which a member has gone, drains or is suspected before it is
+ * committed, whose acks do not come within plan_ns, or that somebody cannot
+ * load, is rolled back (its keys go) and made again; whoever failed is given
+ * nothing more than it has, and after another failure nothing, for a while. The
+ * committed epoch serves on. Members that come while a plan is under way are
+ * for the next. A lead that does not switch within switch_ns does not stop the
+ * next change (nor does any while a member is lost), but nothing is retired
+ * that it may still use while it is a member.
  *
- * Draining members are given nothing; when a retired epoch no longer has them
- * they are free to go. Suspected members are treated as gone, at once; they
- * come back when nobody suspects them. A store that has lost everything is
- * filled again from what is known here: members that are missing are waited for
+ * Everybody whom a plan gives anything acknowledges it, so that all answer for
+ * the epoch before anybody asks. Draining members are given nothing; once no
+ * epoch above the retired one has them they are free to go. Suspected members
+ * are treated as gone, at once; they come back when nobody suspects them.
+ * Members of another model than the layer shards', or of another numeric
+ * identity, are given nothing, and `waiting` says so.
+ *
+ * A store that has lost everything is filled again from what is known here:
+ * the last committed epoch as it was; members that are missing are waited for
  * (settle_ns after the store answers again) before anything is planned without
- * them.
+ * them. Whenever a member has seen an epoch above the committed one, another
+ * above both is made.
  *
  * The controller acts on the whole roster at every turn, never on the event, so
  * a lost or repeated event changes nothing. All its writes are transactions
@@ -52,7 +61,7 @@ void weft_controller_destroy(weft_controller *controller); /* NULL is fine */
 /* Load of experts as leads count it, [n_layer][n_expert]; NULL: forget. */
 void weft_controller_set_load(weft_controller *controller, const float *load);
 
-/* Answers of the registry: transactions and the lease. */
+/* Answers of the registry: transactions, lease, link; others are ignored. */
 void weft_controller_take(weft_controller *controller,
                           const weft_registry_event *event, uint64_t now_ns);
 

@@ -472,6 +472,11 @@ static uint64_t number_of(const weft_roster *roster, weft_key_kind kind)
     return e != NULL && e->readable ? e->as.number : 0;
 }
 
+int64_t weft_roster_seen(const weft_roster *roster)
+{
+    return roster->seen;
+}
+
 int64_t weft_roster_revision(const weft_roster *roster, const char *key)
 {
     weft_key parsed;

@@ -104,6 +104,8 @@ uint64_t weft_roster_epoch_max(const weft_roster *roster);
 /* The numbers that keys below epoch/ have, each once, at most max of them. */
 int32_t weft_roster_epochs(const weft_roster *roster, uint64_t *epochs_out,
                            int32_t max);
+/* The revision of the last listing or change that was told. */
+int64_t weft_roster_seen(const weft_roster *roster);
 /* The mod revision of a key, readable or not; 0: it is not there. */
 int64_t weft_roster_revision(const weft_roster *roster, const char *key);
 int32_t weft_roster_acks(const weft_roster *roster, const weft_ack **acks_out);
