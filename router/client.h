@@ -15,8 +15,9 @@
 
 /* When trying again may help. */
 enum {
-    WEFT_RETRY_FULL_MS = 500,   /* a queue or memory limit is reached */
-    WEFT_RETRY_DRAIN_MS = 1000, /* this node is going; another will come */
+    WEFT_RETRY_FULL_MS = 500,    /* a queue or memory limit is reached */
+    WEFT_RETRY_DRAIN_MS = 1000,  /* this node is going; another will come */
+    WEFT_RETRY_SHARDS_MS = 1000, /* nothing is there to compute it */
 };
 
 /* Logprobs of n tokens in a row. Token i has n_top[i] alternatives; they follow

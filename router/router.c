@@ -210,6 +210,17 @@ static void leave(weft_router *router)
     atomic_fetch_sub(&router->n_entering, 1);
 }
 
+static weft_status check_can_serve(const weft_router *router, weft_err *err)
+{
+    const weft_router_options *const o = &router->options;
+    char reason[WEFT_ERR_TEXT_BYTES] = "";
+    if (o->can_serve == NULL ||
+        o->can_serve(o->can_serve_arg, reason, sizeof reason))
+        return WEFT_OK;
+    return WEFT_FAIL(err, WEFT_UNAVAILABLE, "no shards can serve this: %s",
+                     reason);
+}
+
 weft_status weft_router_generate(weft_router *router,
                                  const weft_request *request,
                                  const weft_client_ops *client,
@@ -219,11 +230,14 @@ weft_status weft_router_generate(weft_router *router,
     *retry_after_ms_out = WEFT_RETRY_DRAIN_MS;
     if (!enter(router, &router->draining))
         return WEFT_FAIL(err, WEFT_UNAVAILABLE, "the server is draining");
-    const weft_status st =
-        accept_request(router, request, client, client_arg, handle_out, err);
+    weft_status st = check_can_serve(router, err);
+    if (st == WEFT_OK)
+        st = accept_request(router, request, client, client_arg, handle_out,
+                            err);
     leave(router);
-    *retry_after_ms_out =
-        st == WEFT_RESOURCE_EXHAUSTED ? WEFT_RETRY_FULL_MS : -1;
+    *retry_after_ms_out = -1;
+    if (st == WEFT_RESOURCE_EXHAUSTED) *retry_after_ms_out = WEFT_RETRY_FULL_MS;
+    if (st == WEFT_UNAVAILABLE) *retry_after_ms_out = WEFT_RETRY_SHARDS_MS;
     return st;
 }
 

@@ -42,6 +42,11 @@ typedef struct weft_router_options {
     /* Whether anybody waits for the answer to a tokenize or detokenize with
      * that arg; asked on the text thread before the work. NULL: always. */
     bool (*is_wanted)(void *arg);
+    /* Whether anything can compute a request that comes now; if not, reason_out
+     * says why, and it is refused with UNAVAILABLE and a hint when to try
+     * again. Any thread. NULL: always. */
+    bool (*can_serve)(void *arg, char *reason_out, size_t reason_bytes);
+    void *can_serve_arg;
 } weft_router_options;
 
 /* INVALID_ARGUMENT: a limit is out of range. RESOURCE_EXHAUSTED: no memory. */

@@ -324,7 +324,7 @@ weft_status weft_fleet_want(weft_fleet *fleet, const weft_fleet_lead *leads,
                                  leads[i].group, leads[k].peer.id,
                                  leads[i].peer.id);
     (void)pthread_mutex_lock(&fleet->lock);
-    memcpy(fleet->want, leads, (size_t)n * sizeof *leads);
+    for (int32_t i = 0; i < n; i++) fleet->want[i] = leads[i];
     fleet->n_want = n;
     fleet->want_changed = true;
     (void)pthread_mutex_unlock(&fleet->lock);

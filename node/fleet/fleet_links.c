@@ -47,6 +47,7 @@ static void forget_frame(weft_fleet_group *group)
     if (group->has_held) weft_mem_free(group->held.top);
     group->has_held = false;
     group->n_rest = 0;
+    group->rest = (weft_unpack){0};
     weft_buf_clear(&group->cancels);
 }
 

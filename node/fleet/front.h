@@ -25,8 +25,8 @@ typedef struct weft_front_options {
     int32_t vocab_size;       /* what a token may be */
     weft_pulse *pulse;        /* borrowed; NULL: none */
     weft_group_state own; /* group, limits, hash, id: what does not change */
-    /* Fills in what is known elsewhere (reason, exchange) before a state is
-     * sent; front's thread. May be NULL. */
+    /* Fills in what is known elsewhere (reason, exchange; it may also say that
+     * it is not whole) before a state is sent; front's thread. May be NULL. */
     void (*describe)(void *arg, weft_group_state *state_io);
     void *describe_arg;
 } weft_front_options;

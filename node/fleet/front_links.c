@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "node/base/failpoint.h"
 #include "node/base/log.h"
 #include "node/base/mem.h"
 #include "node/fleet/front_internal.h"
@@ -32,6 +33,7 @@ static bool send_out(weft_front *front, int32_t at)
                               .body = router->out,
                               .body_bytes = router->events.n};
     weft_err err = {0};
+    WEFT_FAILPOINT("front.before_events");
     const weft_status st = weft_link_send(router->link, &frame, NULL, &err);
     if (st == WEFT_OK)
         clear_out(router);
@@ -66,13 +68,13 @@ static void read_state(weft_front *front)
     *state = o->own;
     weft_engine_get_load(front->engine, &state->load);
     state->whole = state->load.whole;
-    front->been_whole = front->been_whole || state->whole;
-    state->been_whole = front->been_whole;
     state->epoch = state->load.epoch;
     state->draining = atomic_load(&front->draining);
     state->jobs_max = o->jobs_max;
     state->jobs_live = atomic_load(&front->n_live);
     if (o->describe != NULL) o->describe(o->describe_arg, state);
+    front->been_whole = front->been_whole || state->whole;
+    state->been_whole = front->been_whole;
 }
 
 /* What a router should know at once. */
