@@ -22,28 +22,40 @@ struct weft_expert_loader {
     bool started;
     /* Under the lock. */
     bool stop;
-    weft_placement *kept[KEPT_MAX]; /* by rising epoch */
+    struct {
+        weft_placement *placement;
+        bool done;    /* loading has ended */
+    } kept[KEPT_MAX]; /* in the order of their coming */
     int32_t n_kept;
     uint64_t committed; /* the highest that is known to be */
-    uint64_t wanted;    /* epoch to load; 0: none */
     bool sweep;         /* something may have to go */
 };
 
 static void forget(weft_expert_loader *l, int32_t i)
 {
-    weft_placement_destroy(l->kept[i]);
+    weft_placement_destroy(l->kept[i].placement);
     l->n_kept--;
     memmove(&l->kept[i], &l->kept[i + 1],
             (size_t)(l->n_kept - i) * sizeof *l->kept);
     l->sweep = true;
 }
 
-static const weft_placement *find_kept(const weft_expert_loader *l,
-                                       uint64_t epoch)
+/* -1: it counts no more. */
+static int32_t find_kept(const weft_expert_loader *l, uint64_t epoch)
 {
     for (int32_t i = 0; i < l->n_kept; i++)
-        if (l->kept[i]->epoch == epoch) return l->kept[i];
-    return NULL;
+        if (l->kept[i].placement->epoch == epoch) return i;
+    return -1;
+}
+
+/* All in (above, below) but `but`. */
+static void forget_between(weft_expert_loader *l, uint64_t above,
+                           uint64_t below, uint64_t but)
+{
+    for (int32_t i = l->n_kept - 1; i >= 0; i--) {
+        const uint64_t epoch = l->kept[i].placement->epoch;
+        if (epoch > above && epoch < below && epoch != but) forget(l, i);
+    }
 }
 
 static bool owned(const weft_placement *p, const char *id, int32_t layer,
@@ -59,7 +71,7 @@ static bool is_needed(weft_expert_loader *l, int32_t layer, int32_t expert)
     bool needed = false;
     (void)pthread_mutex_lock(&l->lock);
     for (int32_t i = 0; i < l->n_kept && !needed; i++)
-        needed = owned(l->kept[i], l->id, layer, expert);
+        needed = owned(l->kept[i].placement, l->id, layer, expert);
     (void)pthread_mutex_unlock(&l->lock);
     return needed;
 }
@@ -83,7 +95,7 @@ static void sweep(weft_expert_loader *l, int32_t n_layer, int32_t n_expert)
 static bool goes_on(weft_expert_loader *l, uint64_t epoch)
 {
     (void)pthread_mutex_lock(&l->lock);
-    const bool on = !l->stop && (l->wanted == 0 || l->wanted == epoch);
+    const bool on = !l->stop && find_kept(l, epoch) >= 0;
     (void)pthread_mutex_unlock(&l->lock);
     return on;
 }
@@ -100,7 +112,7 @@ static weft_status load_one(weft_expert_loader *l, int32_t layer, int32_t e,
     return weft_expert_store_load(l->options.store, layer, e, &hash, err);
 }
 
-/* CANCELLED: overtaken, or the end. */
+/* CANCELLED: it counts no more, or the end. */
 static weft_status load_all(weft_expert_loader *l, const weft_placement *p,
                             weft_err *err)
 {
@@ -115,6 +127,32 @@ static weft_status load_all(weft_expert_loader *l, const weft_placement *p,
     return WEFT_OK;
 }
 
+/* Plans that may have been rolled back make room for this one. */
+static weft_status load_with_room(weft_expert_loader *l,
+                                  const weft_placement *p, weft_err *err)
+{
+    weft_status st = load_all(l, p, err);
+    if (st != WEFT_RESOURCE_EXHAUSTED) return st;
+    (void)pthread_mutex_lock(&l->lock);
+    forget_between(l, l->committed, UINT64_MAX, p->epoch);
+    const bool freed = l->sweep;
+    l->sweep = false;
+    (void)pthread_mutex_unlock(&l->lock);
+    if (!freed) return st;
+    sweep(l, p->n_layer, p->n_expert);
+    return load_all(l, p, err);
+}
+
+/* What could not be loaded will not be committed. */
+static void end_load(weft_expert_loader *l, uint64_t epoch, bool held)
+{
+    (void)pthread_mutex_lock(&l->lock);
+    const int32_t i = find_kept(l, epoch);
+    if (i >= 0) l->kept[i].done = true;
+    if (i >= 0 && !held && epoch > l->committed) forget(l, i);
+    (void)pthread_mutex_unlock(&l->lock);
+}
+
 static void load(weft_expert_loader *l, const weft_placement *p)
 {
     weft_err err = {0};
@@ -122,8 +160,9 @@ static void load(weft_expert_loader *l, const weft_placement *p)
     const uint64_t from_ns = weft_clock_now_ns();
     WEFT_FAILPOINT("experts.before_load");
     weft_expert_store_get_stats(l->options.store, &before);
-    const weft_status st = load_all(l, p, &err);
+    const weft_status st = load_with_room(l, p, &err);
     weft_expert_store_get_stats(l->options.store, &after);
+    end_load(l, p->epoch, st == WEFT_OK);
     if (st == WEFT_CANCELLED) return;
     const int64_t bytes = after.loaded_bytes - before.loaded_bytes;
     const double seconds = (double)(weft_clock_now_ns() - from_ns) * 1e-9;
@@ -143,6 +182,14 @@ static void load(weft_expert_loader *l, const weft_placement *p)
     WEFT_FAILPOINT("experts.after_ack");
 }
 
+/* Under the lock: the one to load next; -1: none. */
+static int32_t due(const weft_expert_loader *l)
+{
+    for (int32_t i = 0; i < l->n_kept; i++)
+        if (!l->kept[i].done) return i;
+    return -1;
+}
+
 /* What to do next, waited for; false: the end. *copy_out is the caller's; NULL:
  * nothing is to be loaded. */
 static bool next(weft_expert_loader *l, weft_placement **copy_out,
@@ -150,14 +197,16 @@ static bool next(weft_expert_loader *l, weft_placement **copy_out,
 {
     *copy_out = NULL;
     (void)pthread_mutex_lock(&l->lock);
-    while (!l->stop && l->wanted == 0 && !l->sweep)
+    while (!l->stop && due(l) < 0 && !l->sweep)
         (void)pthread_cond_wait(&l->changed, &l->lock);
     const bool goes = !l->stop;
-    const weft_placement *const p = find_kept(l, l->wanted);
-    if (goes && p != NULL && weft_placement_copy(p, copy_out, NULL) != WEFT_OK)
+    const int32_t i = due(l);
+    if (goes && i >= 0 &&
+        weft_placement_copy(l->kept[i].placement, copy_out, NULL) != WEFT_OK) {
         weft_log(WEFT_LOG_ERROR, "experts", "no_memory", "epoch %llu",
-                 (unsigned long long)l->wanted);
-    l->wanted = 0;
+                 (unsigned long long)l->kept[i].placement->epoch);
+        forget(l, i);
+    }
     *sweep_out = l->sweep;
     l->sweep = false;
     (void)pthread_mutex_unlock(&l->lock);
@@ -218,14 +267,6 @@ void weft_expert_loader_stop(weft_expert_loader *l)
     weft_mem_free(l);
 }
 
-/* What was prepared before and never committed has been rolled back. */
-static void forget_rolled_back(weft_expert_loader *l, uint64_t epoch)
-{
-    for (int32_t i = l->n_kept - 1; i >= 0; i--)
-        if (l->kept[i]->epoch == epoch || l->kept[i]->epoch > l->committed)
-            forget(l, i);
-}
-
 weft_status weft_expert_loader_prepare(weft_expert_loader *l,
                                        const weft_placement *placement,
                                        weft_err *err)
@@ -233,10 +274,12 @@ weft_status weft_expert_loader_prepare(weft_expert_loader *l,
     weft_placement *copy = NULL;
     WEFT_TRY(weft_placement_copy(placement, &copy, err));
     (void)pthread_mutex_lock(&l->lock);
-    forget_rolled_back(l, copy->epoch);
+    const int32_t same = find_kept(l, copy->epoch);
+    if (same >= 0) forget(l, same);
     if (l->n_kept == KEPT_MAX) forget(l, 0);
-    l->kept[l->n_kept++] = copy;
-    l->wanted = copy->epoch;
+    l->kept[l->n_kept].placement = copy;
+    l->kept[l->n_kept].done = false;
+    l->n_kept++;
     (void)pthread_cond_signal(&l->changed);
     (void)pthread_mutex_unlock(&l->lock);
     return WEFT_OK;
@@ -245,15 +288,18 @@ weft_status weft_expert_loader_prepare(weft_expert_loader *l,
 void weft_expert_loader_commit(weft_expert_loader *l, uint64_t epoch)
 {
     (void)pthread_mutex_lock(&l->lock);
-    if (epoch > l->committed) l->committed = epoch;
+    if (epoch > l->committed) {
+        forget_between(l, l->committed, epoch, 0); /* never committed */
+        l->committed = epoch;
+    }
+    if (l->sweep) (void)pthread_cond_signal(&l->changed);
     (void)pthread_mutex_unlock(&l->lock);
 }
 
 void weft_expert_loader_retire(weft_expert_loader *l, uint64_t epoch)
 {
     (void)pthread_mutex_lock(&l->lock);
-    for (int32_t i = l->n_kept - 1; i >= 0; i--)
-        if (l->kept[i]->epoch <= epoch) forget(l, i);
+    forget_between(l, 0, epoch + 1, 0);
     if (l->sweep) (void)pthread_cond_signal(&l->changed);
     (void)pthread_mutex_unlock(&l->lock);
 }

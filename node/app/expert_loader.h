@@ -2,8 +2,9 @@
  * the placements ask for: loads for the one that is prepared, lets go of what
  * none that still counts asks for.
  *
- * A placement counts from its prepare until an epoch at or above it is retired,
- * or, if it never was committed, until another one is prepared.
+ * A placement counts from its prepare until an epoch at or above it is retired.
+ * One that was never committed counts until a later one is committed, it could
+ * not be loaded, or its room is needed.
  *
  * Threads: one of its own; all functions by any.
  */
@@ -19,7 +20,7 @@ typedef struct weft_expert_loader_options {
     weft_expert_store *store; /* borrowed; the loader alone changes it */
     const char *id;           /* whose part of placements is loaded; copied */
     /* Loading for that epoch has ended; text NULL: all of it is held. Loader's
-     * thread. Not told of an epoch that another overtook. */
+     * thread. Not told of an epoch that counts no more. */
     void (*loaded)(void *arg, uint64_t epoch, int64_t loaded_bytes,
                    const char *text);
     void *arg;

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "node/base/clock.h"
@@ -164,6 +165,11 @@ weft_status weft_membership_join(weft_membership *m, const weft_member *self,
                                     .controls = h->role == WEFT_ROLE_ROUTER,
                                     .ops = *ops};
     weft_member *const s = &options.self;
+    struct timespec now;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    /* At least: above what this id had before, though nobody knows it. */
+    s->incarnation =
+        (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
     s->role = h->role;
     s->group = h->group;
     s->stage = h->stage;

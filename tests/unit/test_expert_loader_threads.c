@@ -24,6 +24,7 @@ typedef struct desk {
     pthread_mutex_t lock;
     pthread_cond_t told;
     uint64_t epoch; /* last told */
+    int32_t n_told;
     bool failed;
     char text[160];
 } desk;
@@ -34,6 +35,7 @@ static void loaded(void *arg, uint64_t epoch, int64_t bytes, const char *text)
     (void)bytes;
     (void)pthread_mutex_lock(&d->lock);
     d->epoch = epoch;
+    d->n_told++;
     d->failed = text != NULL;
     (void)snprintf(d->text, sizeof d->text, "%s", text == NULL ? "" : text);
     (void)pthread_cond_signal(&d->told);
@@ -181,10 +183,63 @@ START_TEST(a_plan_that_was_rolled_back_is_let_go)
     wait_told(&d, 2);
     prepare(&d, again); /* 2 never was committed */
     wait_told(&d, 3);
+    ck_assert(holds_just(&d, alone, alone)); /* it might have been */
+    weft_expert_loader_commit(d.loader, 3);
     wait_holds_just(&d, three, again);
     weft_placement_destroy(three);
     weft_placement_destroy(alone);
     weft_placement_destroy(again);
+    close_desk(&d);
+}
+END_TEST
+
+/* A listing may tell of a committed and a planned one at once. */
+START_TEST(two_at_once_are_both_loaded)
+{
+    desk d;
+    open_desk(&d, 0);
+    weft_placement *const three = place(&d, 2, 1);
+    weft_placement *const two = place(&d, 1, 2);
+    (void)pthread_mutex_lock(&d.lock); /* the first waits with its telling */
+    prepare(&d, three);
+    prepare(&d, two);
+    (void)pthread_mutex_unlock(&d.lock);
+    wait_told(&d, 2);
+    ck_assert_int_eq(d.n_told, 2);
+    ck_assert(holds_just(&d, three, two));
+    weft_placement_destroy(three);
+    weft_placement_destroy(two);
+    close_desk(&d);
+}
+END_TEST
+
+/* What a plan left behind that was rolled back does not stand in the way. */
+START_TEST(room_is_made_for_what_comes_later)
+{
+    desk d;
+    open_desk(&d, 0);
+    const int64_t one =
+        weft_expert_store_bytes_of(d.store, d.config.n_layer - 1);
+    close_desk(&d);
+    weft_placement *three = place(&d, 2, 1);
+    open_desk(&d, one * (weft_placement_count(three, 0) + 2));
+    weft_placement_destroy(three);
+    three = place(&d, 2, 1);
+    weft_placement *const other = place(&d, 2, 2);
+    for (int32_t l = 0; l < other->n_layer; l++)
+        for (int32_t e = 0; e < other->n_expert; e++) {
+            uint16_t *const owner =
+                &other->owners[(l * other->n_expert + e) * other->n_replicas];
+            if (*owner == 0 || *owner == 1) *owner = (uint16_t)(1 - *owner);
+        }
+    prepare(&d, three);
+    wait_told(&d, 1);
+    prepare(&d, other);
+    wait_told(&d, 2);
+    ck_assert_msg(!d.failed, "%s", d.text);
+    ck_assert(holds_just(&d, other, other));
+    weft_placement_destroy(three);
+    weft_placement_destroy(other);
     close_desk(&d);
 }
 END_TEST
@@ -239,6 +294,8 @@ int main(void)
         what_is_given_is_held_and_told,
         an_epoch_that_is_over_is_let_go,
         a_plan_that_was_rolled_back_is_let_go,
+        two_at_once_are_both_loaded,
+        room_is_made_for_what_comes_later,
         what_finds_no_room_is_told_with_its_reason,
         a_placement_without_us_takes_everything,
     };
