@@ -4,9 +4,12 @@
 #include <string.h>
 
 #include "node/base/check.h"
+#include "node/base/clock.h"
 #include "node/base/failpoint.h"
 #include "node/base/log.h"
 #include "shard/expert/server_internal.h"
+
+#define ECHO_NS UINT64_C(1000000000)
 
 /* A stretch of `picked` that goes through one expert. */
 typedef struct stretch {
@@ -228,6 +231,13 @@ bool weft_server_send(weft_server_client *c, weft_frame *frame,
     return false;
 }
 
+static const float *echoed_row(const weft_expert_server *s,
+                               const weft_server_question *q, int32_t i)
+{
+    const float *const rows = q->frame.rows;
+    return rows + (int64_t)q->pairs[i].row * s->config->hidden_size;
+}
+
 void weft_server_answer(weft_expert_server *s, weft_server_client *c)
 {
     weft_server_question *const q = &c->question;
@@ -237,7 +247,8 @@ void weft_server_answer(weft_expert_server *s, weft_server_client *c)
     unsigned char body[WEFT_ANSWER_BODY_BYTES_MAX];
     for (int32_t r = 0; r < n; r++) {
         pairs[r] = q->pairs[q->next + r].pair;
-        c->rows[b][r] = c->answers[b] + r * hidden;
+        c->rows[b][r] = s->options.echo ? echoed_row(s, q, q->next + r)
+                                        : c->answers[b] + r * hidden;
     }
     weft_frame frame = {
         .type = WEFT_FRAME_ANSWER,
@@ -247,6 +258,11 @@ void weft_server_answer(weft_expert_server *s, weft_server_client *c)
         .row_bytes = (uint32_t)hidden * (uint32_t)sizeof(float),
     };
     if (!weft_server_send(c, &frame, c->rows[b])) return;
+    /* Echoed rows are the link's own, till it receives. */
+    if (s->options.echo &&
+        weft_link_flush(c->link, weft_clock_now_ns() + ECHO_NS, NULL) !=
+            WEFT_OK)
+        c->broken = true;
     c->n_computed = 0;
     c->n_flying = weft_link_is_idle(c->link) ? 0 : b + 1;
     atomic_fetch_add(&s->rows, (uint64_t)n);
@@ -267,7 +283,8 @@ static void hand_out(weft_expert_server *s, const round_plan *plan,
         float *const to =
             c->answers[c->n_flying] +
             (int64_t)(s->picked[i].pair - c->question.next) * hidden;
-        if (to != row) memcpy(to, row, (size_t)hidden * sizeof *to);
+        if (to != row && !s->options.echo)
+            memcpy(to, row, (size_t)hidden * sizeof *to);
         c->n_computed++;
     }
 }

@@ -169,8 +169,13 @@ uint32_t weft_crc32c_hardware(uint32_t crc, const void *bytes, size_t n)
 
 #endif
 
+/* Shorter ones do not repay the fold at the end. */
+enum { WIDE_BYTES_MIN = 512 };
+
 uint32_t weft_crc32c(uint32_t crc, const void *bytes, size_t n)
 {
+    if (n >= WIDE_BYTES_MIN && weft_crc32c_has_wide())
+        return weft_crc32c_wide(crc, bytes, n);
     return weft_crc32c_has_hardware() ? weft_crc32c_hardware(crc, bytes, n)
                                       : weft_crc32c_software(crc, bytes, n);
 }

@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -127,11 +128,10 @@ static bool ask(weft_poller *poller, uint64_t timeout_ns)
     return n != 0;
 }
 
+/* Whoever is waited for may need this very core. */
 static void relax(void)
 {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
+    (void)sched_yield();
 }
 
 void weft_poller_wait(weft_poller *poller, uint64_t deadline_ns,
