@@ -47,10 +47,9 @@ START_TEST(the_check_value)
 }
 END_TEST
 
-static const TTest *const tests[] = {every_length_and_alignment,
-                                     long_ones_continued, the_check_value};
-
 int main(void)
 {
+    const TTest *const tests[] = {every_length_and_alignment,
+                                  long_ones_continued, the_check_value};
     return WEFT_SUITE_RUN("wide checksums", tests);
 }
