@@ -1,0 +1,58 @@
+#include "tests/support/cluster_suite.h"
+#include "tests/support/etcd_server.h"
+#include "tests/support/expect.h"
+#include "tests/support/suite.h"
+
+static etcd_server etcd;
+
+static void begin(void)
+{
+    etcd_prepare(&etcd, 1);
+    etcd_start(&etcd, 0);
+    etcd_wait_healthy(&etcd, 0);
+}
+
+static void end(void)
+{
+    etcd_end(&etcd);
+}
+
+static weft_registry *open_handle(void)
+{
+    weft_registry *registry = NULL;
+    const weft_etcd_options options = {.endpoints = etcd.endpoints,
+                                       .cluster = "test",
+                                       .lease_ns = UINT64_C(2000000000)};
+    OK(weft_registry_create_etcd(&options, &registry, &err));
+    return registry;
+}
+
+static void away(void)
+{
+    etcd_kill(&etcd, 0);
+}
+
+static void back(void)
+{
+    etcd_start(&etcd, 0);
+}
+
+static void back_empty(void)
+{
+    etcd_empty(&etcd, 0);
+    back();
+}
+
+static const party_world world = {begin, end,  open_handle,
+                                  away,  back, back_empty};
+
+static void add(TCase *tests)
+{
+    cluster_suite_add(tests, &world);
+}
+
+int main(void)
+{
+    if (!etcd_is_here()) return 77;
+    return weft_suite_run_added("a cluster on etcd", add);
+}
