@@ -182,6 +182,7 @@ void party_start(int i, weft_role role, const char *id, int32_t group)
                    role == WEFT_ROLE_ROUTER ? "" : "cpu");
     const weft_cluster_options options = {
         .registry = world->open(),
+        .is_static = world->is_static,
         .self = *self,
         .shape = shape,
         .replicas = 1,

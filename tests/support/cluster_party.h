@@ -33,6 +33,7 @@ typedef struct party_world {
     void (*begin)(void);
     void (*end)(void);
     weft_registry *(*open)(void);
+    bool is_static;
     void (*away)(void);
     void (*back)(void);
     void (*back_empty)(void);

@@ -38,8 +38,12 @@ static void back_empty(void)
     back();
 }
 
-static const party_world world = {begin, end,  open_handle,
-                                  away,  back, back_empty};
+static const party_world world = {.begin = begin,
+                                  .end = end,
+                                  .open = open_handle,
+                                  .away = away,
+                                  .back = back,
+                                  .back_empty = back_empty};
 
 static void add(TCase *tests)
 {
