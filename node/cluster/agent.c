@@ -104,6 +104,7 @@ void weft_agent_take(weft_agent *agent, const weft_registry_event *event,
     case WEFT_REGISTRY_RELIST_END: agent->is_synced = true; break;
     case WEFT_REGISTRY_LEASE:
         agent->has_lease = event->status == WEFT_OK;
+        agent->wait_until_ns = 0;
         break;
     case WEFT_REGISTRY_TXN:
         if (agent->writing && event->tag == agent->tag)

@@ -147,6 +147,7 @@ void weft_controller_take(weft_controller *controller,
     case WEFT_REGISTRY_LEASE:
         c->has_lease = is_ok;
         c->elected = 0;
+        c->wait_until_ns = 0;
         if (is_ok) c->settle_until_ns = now_ns + c->settle_ns;
         break;
     case WEFT_REGISTRY_LINK:

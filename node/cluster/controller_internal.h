@@ -64,7 +64,7 @@ struct weft_controller {
 
     /* Inputs of the last planning, and when they changed. */
     uint64_t inputs, decided;
-    uint64_t changed_ns;
+    uint64_t changed_ns, gather_ns; /* last, and first since decided */
     char refused[160]; /* why the last inputs gave no placement; "" */
 
     weft_buf value, number;

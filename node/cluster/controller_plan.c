@@ -8,7 +8,8 @@
 
 #define MS UINT64_C(1000000)
 enum {
-    GATHER_MS = 200,        /* members that come together are placed together */
+    GATHER_MS = 200,        /* members that come together are placed so, */
+    GATHERED_MS = 2000,     /* if it does not take longer than this */
     FORGIVE_MS = 60 * 1000, /* how long a failure is remembered */
     FAILURES_MAX = WEFT_EXPERT_SHARDS_MAX,
 };
@@ -282,6 +283,8 @@ static bool is_due(weft_controller *c, const weft_roster *roster, bool lost,
                    const char *missing, uint64_t now_ns, uint64_t *next_ns)
 {
     uint64_t least, at = c->changed_ns + GATHER_MS * MS;
+    if (at > c->gather_ns + GATHERED_MS * MS)
+        at = c->gather_ns + GATHERED_MS * MS;
     if (missing != NULL && now_ns < c->settle_until_ns) {
         weft_controller_waits(c, "%s is missing; it may come back", missing);
         weft_controller_by(next_ns, c->settle_until_ns);
@@ -314,6 +317,7 @@ bool weft_controller_plan(weft_controller *c, const weft_roster *roster,
     const uint64_t inputs =
         hash_inputs(c, members, n, epoch, weft_roster_epoch_max(roster));
     if (inputs != c->inputs) {
+        if (c->decided == c->inputs) c->gather_ns = now_ns;
         c->inputs = inputs;
         c->changed_ns = now_ns;
         c->refused[0] = '\0';
