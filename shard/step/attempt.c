@@ -12,6 +12,7 @@
 
 /* How long a stuck step goes without a look at the inbox. */
 static const uint64_t LOOK_NS = UINT64_C(20) * 1000 * 1000;
+static const uint64_t SAY_NS = UINT64_C(1000) * 1000 * 1000;
 
 static bool wants_all_rows(const weft_piece *p)
 {
@@ -93,10 +94,14 @@ static bool is_dropped(const weft_engine *e)
     return true;
 }
 
+/* Said at most once a second, and what is said to be stuck is said to move. */
 static void say_stuck(weft_engine *e, const weft_err *err)
 {
-    if (e->stuck) return;
     e->stuck = true;
+    const uint64_t now_ns = weft_clock_now_ns();
+    if (e->said_stuck || now_ns - e->said_stuck_ns < SAY_NS) return;
+    e->said_stuck = true;
+    e->said_stuck_ns = now_ns;
     weft_log(WEFT_LOG_WARN, "engine", "stuck", "step %llu reason \"%s\"",
              (unsigned long long)e->step, err->text);
 }
@@ -150,9 +155,9 @@ weft_outcome weft_engine_compute(weft_engine *e)
         return WEFT_STEP_DONE;
     }
     const weft_outcome outcome = compute_somehow(e);
-    if (e->stuck && outcome != WEFT_STEP_STOPPED)
+    if (e->said_stuck && outcome != WEFT_STEP_STOPPED)
         weft_log(WEFT_LOG_INFO, "engine", "moving", "step %llu attempts %u",
                  (unsigned long long)e->step, e->attempt + 1);
-    e->stuck = false;
+    e->stuck = e->said_stuck = false;
     return outcome;
 }

@@ -49,7 +49,8 @@ struct weft_engine {
     const weft_plan *plan; /* NULL: none */
     uint64_t step, epoch;
     uint32_t attempt;
-    bool stuck;
+    bool stuck, said_stuck;
+    uint64_t said_stuck_ns;
     int32_t n_wanted;
     int32_t *wanted_rows; /* [max_rows]: row numbers */
     weft_wanted_row *wanted;

@@ -122,6 +122,7 @@ static void wait_until_unused(weft_engine *engine)
     ck_assert_int_eq(load.kv.pages_used[WEFT_FULL], 0);
     ck_assert_int_eq(load.kv.pages_used[WEFT_WINDOW], 0);
     ck_assert_int_eq(load.kv.slabs, load.kv.slabs_free);
+    ck_assert_int_eq(load.kv_group.slabs, load.kv_group.slabs_free);
 }
 
 /* One run of the crowd. */
@@ -198,9 +199,11 @@ int32_t crowd_run_watched(const harness *h, crowd_job *jobs, int32_t n,
                           const crowd_watch *watch)
 {
     meeting m = {.h = h, .jobs = jobs, .n = n, .watch = watch};
-    const weft_engine_options options = options_of(&m, run, max_seqs);
+    weft_engine_options options = options_of(&m, run, max_seqs);
+    const weft_model_config *config = &h->config;
+    if (watch->on_make != NULL) config = watch->on_make(watch->arg, &options);
     OK(weft_ring_create(sizeof(weft_event), 16, &m.ring, &err));
-    OK(weft_engine_create(&h->config, weft_model_weights(h->model), &options,
+    OK(weft_engine_create(config, weft_model_weights(h->model), &options,
                           (weft_event_sink){.take = keep_event, .arg = m.ring},
                           see_step, &m, &m.engine, &err));
     m.submitted = weft_mem_new((size_t)n, sizeof *m.submitted);

@@ -39,6 +39,9 @@ typedef struct crowd_watch {
     void (*on_event)(void *arg, const weft_event *event); /* handle: the job */
     void (*on_submit)(void *arg, int32_t job);
     void (*on_load)(void *arg, const weft_engine_load *load); /* its thread */
+    /* May change what the engine is made of, just before it is made; returns
+     * the config it takes. */
+    const weft_model_config *(*on_make)(void *arg, weft_engine_options *o);
 } crowd_watch;
 
 int32_t crowd_run_watched(const harness *h, crowd_job *jobs, int32_t n,
