@@ -249,7 +249,6 @@ static weft_status begin(void *arg, uint64_t step, uint32_t attempt,
     (void)look_after(ex);
     weft_exchange_held *const held = choose(ex, epoch);
     ex->step = step;
-    ex->attempt++;
     ex->step_failed = held == NULL;
     ex->failed_why[0] = '\0';
     if (held == NULL) {

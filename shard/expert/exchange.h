@@ -13,7 +13,7 @@
  *
  * Answers are believed only if epoch, group, step, layer, attempt and lane are
  * those that are waited for; anything else is dropped and counted. An exchange
- * counts attempts by itself: each begin and each sending again takes the next
+ * counts attempts by itself: each dispatch and each sending again takes the next
  * number, so that no two questions of its life have one name. An answer with
  * the right name and anything wrong inside breaks its link.
  *

@@ -209,6 +209,7 @@ void weft_exchange_dispatch(void *arg, const weft_experts_call *call)
     WEFT_ASSERT(!lane->active);
     lane->call = *call;
     lane->active = true;
+    ex->attempt++;
     lane->failed = ex->step_failed || ex->current == NULL;
     lane->n_missing = (int32_t)n_pairs;
     lane->n_pieces = 0;
