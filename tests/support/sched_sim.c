@@ -37,11 +37,12 @@ typedef struct sim_job {
 typedef struct sim {
     weft_sim_options options;
     weft_model_config config;
-    weft_kv_space space;
+    weft_kv_space at[3];
     weft_kv_spaces spaces;
     weft_sched *sched;
-    int64_t
-        *rows; /* [arena bytes]: tag of the row that starts at offset + row */
+    /* [arena bytes] of each stage: tag of the row that starts at offset + row
+     */
+    int64_t *rows[3];
     sim_job *jobs;
     int32_t n_live;
     int64_t step;
@@ -111,38 +112,47 @@ static int64_t tag_of(const sim_job *it, int32_t position)
            (int64_t)(it->tokens[position] + 1) << 24 | position;
 }
 
-static int64_t *row_at(const sim *s, const weft_kv_table *table, int k,
-                       int32_t position)
+static int64_t *row_at(const sim *s, const weft_kv_table *table, int32_t stage,
+                       int k, int32_t position)
 {
-    const int32_t page = position / s->space.layout.page_tokens;
+    const int32_t page_tokens = s->at[0].layout.page_tokens;
+    const int32_t page = position / page_tokens;
     MUST(page < table->n_pages[k]);
-    const int64_t offset = table->offsets[k][page];
+    const int64_t offset =
+        weft_kv_table_offsets(table, stage, (weft_kind)k)[page];
     MUST(offset >= 0);
-    return &s->rows[offset + position % s->space.layout.page_tokens];
+    return &s->rows[stage][offset + position % page_tokens];
 }
 
 static void poison(void *arg, weft_kind kind, int64_t offset)
 {
     sim *const s = arg;
     (void)kind;
-    for (int32_t i = 0; i < s->space.layout.page_tokens; i++)
-        s->rows[offset + i] = POISON;
+    for (int32_t i = 0; i < s->at[0].layout.page_tokens; i++)
+        s->rows[0][offset + i] = POISON;
 }
 
 /* Write the rows of a piece, then let each of them look at all that it sees. */
+static void compute_kind(sim *s, const sim_job *it, const weft_piece *piece,
+                         int32_t stage, int k)
+{
+    const weft_kv_table *const t = piece->table;
+    const int32_t end = piece->first + piece->n_rows;
+    for (int32_t p = piece->first; p < end; p++)
+        *row_at(s, t, stage, k, p) = tag_of(it, p);
+    for (int32_t p = piece->first; p < end; p++) {
+        int32_t q = k == WEFT_WINDOW ? p - s->config.window + 1 : 0;
+        for (q = q < 0 ? 0 : q; q <= p; q++)
+            MUST(*row_at(s, t, stage, k, q) == tag_of(it, q));
+    }
+}
+
 static void compute(sim *s, const sim_job *it, const weft_piece *piece)
 {
-    const int32_t end = piece->first + piece->n_rows;
-    for (int k = 0; k < WEFT_KINDS; k++) {
-        if (s->space.layout.page_bytes[k] == 0) continue;
-        for (int32_t p = piece->first; p < end; p++)
-            *row_at(s, piece->table, k, p) = tag_of(it, p);
-        for (int32_t p = piece->first; p < end; p++) {
-            int32_t q = k == WEFT_WINDOW ? p - s->config.window + 1 : 0;
-            for (q = q < 0 ? 0 : q; q <= p; q++)
-                MUST(*row_at(s, piece->table, k, q) == tag_of(it, q));
-        }
-    }
+    for (int32_t i = 0; i < s->spaces.n; i++)
+        for (int k = 0; k < WEFT_KINDS; k++)
+            if (s->at[i].layout.page_bytes[k] > 0)
+                compute_kind(s, it, piece, i, k);
 }
 
 /* ---- the router --------------------------------------------------------- */
@@ -400,7 +410,7 @@ static void run_plan(sim *s, const weft_plan *plan)
                      weft_sched_commit(s->sched, piece->slot, token));
     }
     weft_sched_step_done(s->sched);
-    weft_kv_pool_check(s->space.pool);
+    weft_kv_spaces_check(&s->spaces);
 }
 
 static uint64_t first_deadline(const sim *s)
@@ -434,32 +444,45 @@ static void run_step(sim *s)
 
 /* ---- set-up ------------------------------------------------------------- */
 
-static void open_pool(sim *s)
+static void open_pool(sim *s, int32_t stage, int32_t spare_slabs)
 {
     const weft_sim_options *const o = &s->options;
+    weft_kv_space *const space = &s->at[stage];
     int64_t tokens = (int64_t)o->prompt_max + o->generate_max - 1;
     if (tokens > o->limits.max_context) tokens = o->limits.max_context;
-    int64_t slabs = o->spare_slabs;
+    int64_t slabs = spare_slabs;
     for (int k = 0; k < WEFT_KINDS; k++) {
         const int64_t pages =
-            weft_kv_pages_for(&s->config, &s->space.layout, (weft_kind)k,
-                              tokens, o->limits.chunk_tokens);
-        if (pages > 0) slabs += (pages - 1) / s->space.layout.slab_pages[k] + 1;
+            weft_kv_pages_for(&s->config, &space->layout, (weft_kind)k, tokens,
+                              o->limits.chunk_tokens);
+        if (pages > 0) slabs += (pages - 1) / space->layout.slab_pages[k] + 1;
     }
-    const int64_t bytes = slabs * s->space.layout.slab_bytes;
-    MUST(weft_kv_pool_create(&s->space.layout, bytes, &s->space.pool, NULL) ==
+    const int64_t bytes = slabs * space->layout.slab_bytes;
+    MUST(weft_kv_pool_create(&space->layout, bytes, &space->pool, NULL) ==
          WEFT_OK);
-    s->rows = weft_mem_new((size_t)bytes, sizeof *s->rows);
-    for (int64_t i = 0; i < bytes; i++) s->rows[i] = POISON;
+    s->rows[stage] = weft_mem_new((size_t)bytes, sizeof *s->rows[stage]);
+    for (int64_t i = 0; i < bytes; i++) s->rows[stage][i] = POISON;
+}
+
+static void open_spaces(sim *s)
+{
+    const weft_sim_options *const o = &s->options;
+    s->spaces = (weft_kv_spaces){.n = 1 + o->n_others, .at = s->at};
+    weft_sim_model(o->n_full, o->n_window, o->window, o->page_tokens,
+                   &s->config, &s->at[0].layout);
+    open_pool(s, 0, o->spare_slabs);
+    for (int32_t i = 0; i < o->n_others; i++) {
+        weft_model_config config;
+        weft_sim_model(o->others[i].n_full, o->others[i].n_window, o->window,
+                       o->page_tokens, &config, &s->at[1 + i].layout);
+        open_pool(s, 1 + i, o->others[i].spare_slabs);
+    }
 }
 
 void weft_sim_run(const weft_sim_options *options, weft_sim_result *result_out)
 {
     sim s = {.options = *options};
-    weft_sim_model(options->n_full, options->n_window, options->window,
-                   options->page_tokens, &s.config, &s.space.layout);
-    s.spaces = (weft_kv_spaces){.n = 1, .at = &s.space};
-    open_pool(&s);
+    open_spaces(&s);
     MUST(weft_sched_create(&options->limits, &s.config, &s.spaces, poison, &s,
                            &s.sched, NULL) == WEFT_OK);
     s.jobs = weft_mem_new((size_t)options->n_jobs, sizeof *s.jobs);
@@ -478,11 +501,13 @@ void weft_sim_run(const weft_sim_options *options, weft_sim_result *result_out)
     s.result.n_preempted = stats.n_preempted;
     MUST(stats.n_running == 0 && stats.n_waiting == 0);
     weft_kv_stats kv;
-    weft_kv_pool_get_stats(s.space.pool, &kv);
+    weft_kv_spaces_get_stats(&s.spaces, &kv);
     MUST(kv.free_bytes == kv.total_bytes && kv.slabs_free == kv.slabs);
     weft_sched_destroy(s.sched);
-    weft_kv_pool_destroy(s.space.pool);
-    weft_mem_free(s.rows);
+    for (int32_t i = 0; i < s.spaces.n; i++) {
+        weft_kv_pool_destroy(s.at[i].pool);
+        weft_mem_free(s.rows[i]);
+    }
     weft_mem_free(s.jobs);
     *result_out = s.result;
 }

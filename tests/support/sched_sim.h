@@ -17,6 +17,11 @@
 typedef struct weft_sim_options {
     uint64_t seed;
     int32_t n_full, n_window, window, page_tokens;
+    /* Further stages: layers of each kind, and slabs beyond the least. */
+    int32_t n_others;
+    struct {
+        int32_t n_full, n_window, spare_slabs;
+    } others[2];
     weft_sched_limits limits;
     int32_t n_jobs;
     int32_t prompt_max, generate_max; /* tokens of one job */
