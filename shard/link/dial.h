@@ -29,7 +29,7 @@ typedef struct weft_tls weft_tls; /* shared by any number of links */
 /* INVALID_ARGUMENT or NOT_FOUND: names the file. *tls_out NULL without files.*/
 WEFT_MUST_CHECK weft_status weft_tls_create(const weft_tls_files *files,
                                             weft_tls **tls_out, weft_err *err);
-void weft_tls_destroy(weft_tls *tls); /* after all links; NULL is fine */
+void weft_tls_destroy(weft_tls *tls); /* links that exist stay; NULL is fine */
 
 /* -- listening ------------------------------------------------------------ */
 

@@ -9,6 +9,7 @@
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -19,7 +20,6 @@
 
 struct weft_tls {
     SSL_CTX *context;
-    BIO_METHOD *method;
 };
 
 struct weft_tls_session {
@@ -63,15 +63,19 @@ static long socket_control(BIO *bio, int what, long number, void *arg)
     return what == BIO_CTRL_FLUSH;
 }
 
-static BIO_METHOD *new_method(void)
+/* Of all sessions; never freed, as a session does not hold on to it. */
+static pthread_once_t method_once = PTHREAD_ONCE_INIT;
+static BIO_METHOD *method;
+
+static void make_method(void)
 {
-    BIO_METHOD *const method =
+    BIO_METHOD *const made =
         BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "weft link");
-    if (method == NULL) return NULL;
-    (void)BIO_meth_set_write(method, socket_write);
-    (void)BIO_meth_set_read(method, socket_read);
-    (void)BIO_meth_set_ctrl(method, socket_control);
-    return method;
+    if (made == NULL) return;
+    (void)BIO_meth_set_write(made, socket_write);
+    (void)BIO_meth_set_read(made, socket_read);
+    (void)BIO_meth_set_ctrl(made, socket_control);
+    method = made;
 }
 
 /* -- the process ---------------------------------------------------------- */
@@ -149,10 +153,10 @@ weft_status weft_tls_create(const weft_tls_files *files, weft_tls **tls_out,
     weft_tls *const tls = weft_mem_new(1, sizeof *tls);
     if (tls == NULL)
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED, "no memory for TLS");
+    (void)pthread_once(&method_once, make_method);
     tls->context = SSL_CTX_new(TLS_method());
-    tls->method = new_method();
     weft_status st = WEFT_OK;
-    if (tls->context == NULL || tls->method == NULL)
+    if (tls->context == NULL || method == NULL)
         st = WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED, "no memory for TLS");
     if (st == WEFT_OK) {
         (void)SSL_CTX_set_min_proto_version(tls->context, TLS1_3_VERSION);
@@ -178,8 +182,7 @@ weft_status weft_tls_create(const weft_tls_files *files, weft_tls **tls_out,
 void weft_tls_destroy(weft_tls *tls)
 {
     if (tls == NULL) return;
-    SSL_CTX_free(tls->context);
-    BIO_meth_free(tls->method);
+    SSL_CTX_free(tls->context); /* sessions hold on to it */
     weft_mem_free(tls);
 }
 
@@ -190,7 +193,7 @@ weft_status weft_tls_open(weft_tls *tls, int fd, bool accepts,
 {
     weft_tls_session *const session = weft_mem_new(1, sizeof *session);
     SSL *const ssl = SSL_new(tls->context);
-    BIO *const bio = BIO_new(tls->method);
+    BIO *const bio = BIO_new(method);
     if (session == NULL || ssl == NULL || bio == NULL) {
         weft_mem_free(session);
         SSL_free(ssl);
