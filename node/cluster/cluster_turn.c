@@ -226,13 +226,13 @@ static void note_registered(weft_cluster *c, const weft_agent_wants *wants)
 }
 
 /* Members as they are shown; whether they differ. */
-static bool update_members(weft_cluster *c, bool own_there, uint64_t now_ns)
+static bool update_members(weft_cluster *c, bool is_well, uint64_t now_ns)
 {
     bool changed = false;
     uint64_t next = UINT64_MAX;
     weft_err err;
-    if (weft_shown_update(&c->shown, c->roster, own_there, now_ns, log_member,
-                          c, &changed, &next, &err) != WEFT_OK) {
+    if (weft_shown_update(&c->shown, c->roster, is_well, now_ns, log_member, c,
+                          &changed, &next, &err) != WEFT_OK) {
         weft_log(WEFT_LOG_ERROR, "cluster", "view_stale", "reason \"%s\"",
                  err.text);
         return false;
@@ -279,8 +279,9 @@ static void log_controller(weft_cluster *c, const weft_controller_state *s)
                  (unsigned long long)s->planned);
     if (s->n_rollbacks != before->n_rollbacks && weft_cluster_may_log(c))
         weft_log(WEFT_LOG_WARN, "cluster", "plan_rolled_back",
-                 "epoch %llu reason \"%s\"",
-                 (unsigned long long)before->planned, before->waiting);
+                 "rollbacks %llu reason \"%s\"",
+                 (unsigned long long)s->n_rollbacks,
+                 s->waiting[0] != '\0' ? s->waiting : before->waiting);
     if (strcmp(s->waiting, before->waiting) != 0 && s->waiting[0] != '\0' &&
         weft_cluster_may_log(c))
         weft_log(WEFT_LOG_INFO, "cluster", "waiting", "reason \"%s\"",
@@ -325,7 +326,8 @@ void weft_cluster_turn(weft_cluster *c)
     weft_agent_turn(c->agent, c->roster, now, &txn, &wants);
     if (wants.next_ns < c->next_ns) c->next_ns = wants.next_ns;
     if (wants.write) submit(c, &txn, AGENT_TAG);
-    bool changed = update_members(c, wants.registered, now);
+    const bool is_well = wants.registered && c->leased && c->reached;
+    bool changed = update_members(c, is_well, now);
     tell(c, &wants, changed);
     changed |= control(c, now) || wants.commit != NULL ||
                c->published_retired != weft_roster_retired(c->roster);

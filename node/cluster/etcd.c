@@ -7,6 +7,7 @@
 #include "node/base/log.h"
 #include "node/base/mem.h"
 #include "node/cluster/etcd_internal.h"
+#include "node/rpc/library.h"
 
 #define LOG_GAP_NS (10000 * WEFT_ETCD_MS)
 
@@ -329,7 +330,7 @@ weft_status weft_registry_create_etcd(const weft_etcd_options *options,
     if (e == NULL)
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                          "no memory for the client of etcd");
-    grpc_init();
+    weft_grpc_begin();
     e->base.ops = &ops;
     e->woken.fn = on_woken;
     weft_etcd_watch_init(e);

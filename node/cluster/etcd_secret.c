@@ -22,6 +22,16 @@ static weft_status read_text(const char *path, char **text_out, weft_err *err)
                                          "no memory for %s", path);
 }
 
+/* What is wrong inside shows when it is used; a file of another kind at once.
+ */
+static weft_status read_pem(const char *path, char **text_out, weft_err *err)
+{
+    WEFT_TRY(read_text(path, text_out, err));
+    if (*text_out == NULL || strstr(*text_out, "-----BEGIN ") != NULL)
+        return WEFT_OK;
+    return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT, "%s: is no PEM file", path);
+}
+
 /* NAME:PASSWORD in the first line. */
 static weft_status read_user(struct etcd_secret *s, const char *path,
                              weft_err *err)
@@ -56,9 +66,9 @@ weft_status weft_etcd_secret_init(struct etcd *e,
                          "a certificate for etcd needs its key, and the other "
                          "way round");
     s->tls = options->ca_file != NULL || options->cert_file != NULL;
-    WEFT_TRY(read_text(options->ca_file, &s->ca, err));
-    WEFT_TRY(read_text(options->cert_file, &s->cert, err));
-    WEFT_TRY(read_text(options->key_file, &s->key, err));
+    WEFT_TRY(read_pem(options->ca_file, &s->ca, err));
+    WEFT_TRY(read_pem(options->cert_file, &s->cert, err));
+    WEFT_TRY(read_pem(options->key_file, &s->key, err));
     return read_user(s, options->user_file, err);
 }
 

@@ -107,19 +107,19 @@ static int32_t merge(weft_shown *s, const weft_roster *roster,
     return n;
 }
 
-static bool keeps(weft_shown *s, bool own_there, uint64_t now_ns)
+static bool keeps(weft_shown *s, bool is_well, uint64_t now_ns)
 {
-    if (!own_there) {
-        if (s->been_there) s->hold_until_ns = UINT64_MAX;
+    if (!is_well) {
+        if (s->been_well) s->hold_until_ns = UINT64_MAX;
     } else if (s->hold_until_ns == UINT64_MAX) {
         s->hold_until_ns = now_ns + s->hold_ns;
     }
-    s->been_there |= own_there;
+    s->been_well |= is_well;
     return now_ns < s->hold_until_ns;
 }
 
 weft_status weft_shown_update(weft_shown *s, const weft_roster *roster,
-                              bool own_there, uint64_t now_ns, weft_shown_fn fn,
+                              bool is_well, uint64_t now_ns, weft_shown_fn fn,
                               void *arg, bool *changed_out,
                               uint64_t *next_ns_out, weft_err *err)
 {
@@ -127,7 +127,7 @@ weft_status weft_shown_update(weft_shown *s, const weft_roster *roster,
     struct telling t = {.fn = fn, .arg = arg};
     const int32_t n_now = weft_roster_members(roster, &now);
     WEFT_TRY(make_room(s, s->n + n_now, err));
-    const bool holds = keeps(s, own_there, now_ns);
+    const bool holds = keeps(s, is_well, now_ns);
     const int32_t n = merge(s, roster, now, n_now, holds, &t);
     weft_member *const before = s->members;
     const int32_t before_room = s->room;

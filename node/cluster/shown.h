@@ -1,11 +1,10 @@
 /* shown.h - the members as the rest of the process is told of them.
  *
- * What the registry says, but for one thing: a store that has lost its keys has
- * lost everybody's at once, and nobody has gone. So while our own key is
- * missing, and for `hold_ns` after it is back, members that are missing are
- * kept as they were; who is still missing then has gone. A member that has our
- * own key's fate to tell apart from a departure needs no more: who merely
- * leaves takes no other key along.
+ * What the registry says, but for one thing: a store that was away, or has lost
+ * its keys, has lost everybody's, and nobody has gone. So while we are not well
+ * (it does not answer, our lease is lost, our own key is missing), and for
+ * `hold_ns` after, members that are missing are kept as they were; who is still
+ * missing then has gone. A departure alone changes nothing about us.
  *
  * Suspected members are shown as LOST.
  *
@@ -21,8 +20,8 @@ typedef struct weft_shown {
     int32_t n, room;
     weft_member *next; /* being made */
     int32_t next_room;
-    uint64_t hold_ns, hold_until_ns; /* UINT64_MAX: own key is missing */
-    bool been_there;                 /* own key, ever */
+    uint64_t hold_ns, hold_until_ns; /* UINT64_MAX: not well */
+    bool been_well;                  /* ever */
 } weft_shown;
 
 typedef enum weft_shown_change {
@@ -39,12 +38,11 @@ typedef void (*weft_shown_fn)(void *arg, const weft_member *member,
 /* {0} with hold_ns is an empty one. */
 void weft_shown_deinit(weft_shown *shown);
 
-/* Takes over what the roster says; own_there: so is our own key. Whether
- * anything has changed; each change is told (tell may be NULL). *next_ns_out:
- * when to ask again although nothing has happened. RESOURCE_EXHAUSTED: memory;
- * then nothing has changed. */
+/* Takes over what the roster says; is_well: as above. Each change is told (tell
+ * may be NULL). *next_ns_out: when to ask again although nothing has happened.
+ * RESOURCE_EXHAUSTED: memory; then nothing has changed. */
 WEFT_MUST_CHECK weft_status
-weft_shown_update(weft_shown *shown, const weft_roster *roster, bool own_there,
+weft_shown_update(weft_shown *shown, const weft_roster *roster, bool is_well,
                   uint64_t now_ns, weft_shown_fn tell, void *arg,
                   bool *changed_out, uint64_t *next_ns_out, weft_err *err);
 

@@ -2,7 +2,6 @@
 
 #include <grpc/grpc_posix.h>
 #include <grpc/grpc_security.h>
-#include <grpc/support/log.h>
 #include <string.h>
 
 #include "node/base/check.h"
@@ -10,6 +9,7 @@
 #include "node/base/log.h"
 #include "node/base/mem.h"
 #include "node/rpc/address.h"
+#include "node/rpc/library.h"
 #include "node/rpc/server_internal.h"
 
 enum {
@@ -33,13 +33,6 @@ weft_rpc_options weft_rpc_options_default(void)
         .calls_max = 4096,
         .stall_ns = 30000000000U,
     };
-}
-
-/* gRPC's own lines are for whoever debugs gRPC. */
-static void log_grpc(gpr_log_func_args *args)
-{
-    weft_log(WEFT_LOG_DEBUG, "grpc", "library", "file %s line %d text \"%s\"",
-             args->file, args->line, args->message);
 }
 
 /* gRPC's keys are not const, and not written to. */
@@ -261,8 +254,7 @@ weft_status weft_rpc_server_start(const weft_rpc_options *options,
     atomic_init(&s->stopping, false);
     (void)pthread_mutex_init(&s->lock, NULL);
     (void)pthread_cond_init(&s->idle, NULL);
-    gpr_set_log_function(log_grpc);
-    grpc_init();
+    weft_grpc_begin();
     s->options.listen = options->listen;
     const weft_status st = start(s, err);
     s->options.listen = NULL;

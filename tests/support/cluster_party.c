@@ -190,10 +190,9 @@ void party_start(int i, weft_role role, const char *id, int32_t group)
         .ops = {on_members, on_epoch, on_prepare, on_retire, on_epochs,
                 on_fenced, p},
     };
-    weft_cluster *cluster = NULL;
-    OK(weft_cluster_start(&options, &cluster, &err));
+    /* Callbacks wait until it is known whose they are. */
     party_lock();
-    p->cluster = cluster;
+    OK(weft_cluster_start(&options, &p->cluster, &err));
     party_unlock();
 }
 

@@ -91,12 +91,12 @@ static void note(void *arg, const weft_member *m, weft_shown_change change)
                    m->id, (unsigned long long)m->incarnation);
 }
 
-static void update(bool own_there, const char *changes, const char *ids)
+static void update(bool is_well, const char *changes, const char *ids)
 {
     char seen[128] = "";
     bool changed;
     told[0] = '\0';
-    OK(weft_shown_update(&shown, roster, own_there, now, note, NULL, &changed,
+    OK(weft_shown_update(&shown, roster, is_well, now, note, NULL, &changed,
                          &next, &err));
     ck_assert_str_eq(told, changes);
     ck_assert_int_eq(changed, changes[0] != '\0');
@@ -159,7 +159,7 @@ START_TEST(who_comes_again_as_another_is_told)
 }
 END_TEST
 
-START_TEST(before_own_key_ever_was_there)
+START_TEST(before_ever_having_been_well)
 {
     put("a", 1);
     update(false, "+a1 ", "a ");
@@ -200,7 +200,7 @@ static void add(TCase *tests)
         comes_and_goes,
         a_store_that_lost_its_keys_is_no_departure,
         who_comes_again_as_another_is_told,
-        before_own_key_ever_was_there,
+        before_ever_having_been_well,
         suspects_are_shown_as_lost,
     };
     tcase_add_checked_fixture(tests, begin, end);
