@@ -13,9 +13,9 @@
  *
  * Answers are believed only if epoch, group, step, layer, attempt and lane are
  * those that are waited for; anything else is dropped and counted. An exchange
- * counts attempts by itself: each dispatch and each sending again takes the next
- * number, so that no two questions of its life have one name. An answer with
- * the right name and anything wrong inside breaks its link.
+ * counts attempts by itself: each dispatch and each sending again takes the
+ * next number, so that no two questions of its life have one name. An answer
+ * with the right name and anything wrong inside breaks its link.
  *
  * A REJECT makes its peer unusable for that epoch for a moment (the peer may
  * hear of an epoch later than its asker), without any suspicion.
