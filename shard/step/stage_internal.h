@@ -67,6 +67,9 @@ struct weft_stage {
     int32_t *wanted;        /* [max_rows] */
     const void **row_at;    /* [max_rows] */
 
+    uint64_t warned_ns; /* of a wrong frame, which is said once a second */
+    uint64_t n_unsaid;
+
     uint64_t n_steps, epoch, step_begin_ns;
     int32_t step_rows;
 };

@@ -10,6 +10,24 @@
  * the lead that it has not. */
 static const uint64_t EXPERTS_NS = UINT64_C(200) * 1000 * 1000;
 static const uint64_t SLICE_NS = UINT64_C(20) * 1000 * 1000;
+static const uint64_t WARN_NS = UINT64_C(1000) * 1000 * 1000;
+
+/* A peer that sends what it must not; its link ends. */
+static void break_off(weft_stage *s, weft_stage_from from, const char *why)
+{
+    const uint64_t now_ns = weft_clock_now_ns();
+    if (now_ns - s->warned_ns < WARN_NS) {
+        s->n_unsaid++;
+    } else {
+        weft_log(WEFT_LOG_WARN, "stage", "wrong_frame",
+                 "from \"%s\" reason \"%s\" unsaid %llu",
+                 weft_link_name(s->links[from]), why,
+                 (unsigned long long)s->n_unsaid);
+        s->warned_ns = now_ns;
+        s->n_unsaid = 0;
+    }
+    weft_stage_break(s, from, why);
+}
 
 /* ---- to the lead -------------------------------------------------------- */
 
@@ -251,10 +269,7 @@ static bool pump(weft_stage *s, weft_stage_from from)
         char text[96];
         (void)snprintf(text, sizeof text, "a wrong \"%s\" frame",
                        weft_frame_type_name(frame.type));
-        weft_log(WEFT_LOG_WARN, "stage", "wrong_frame", "from \"%s\" type %s",
-                 weft_link_name(s->links[from]),
-                 weft_frame_type_name(frame.type));
-        weft_stage_break(s, from, text);
+        break_off(s, from, text);
     }
     return any;
 }
@@ -366,9 +381,9 @@ static void compute(weft_stage *s, const weft_stage_plan *plan)
     if (s->rows.n_rows != plan->head.n_rows ||
         weft_plan_decode(plan->body, plan->body_bytes, &s->slots, &s->layers,
                          s->wanted, &n_wanted, &err) != WEFT_OK) {
-        weft_log(WEFT_LOG_WARN, "stage", "wrong_plan", "reason \"%s\"",
-                 err.status != WEFT_OK ? err.text : "not as many rows as came");
-        weft_stage_break(s, WEFT_FROM_LEAD, "a wrong plan");
+        break_off(s, WEFT_FROM_LEAD,
+                  err.status != WEFT_OK ? err.text
+                                        : "not as many rows as said");
         return;
     }
     weft_status st = begin_experts(s, plan, &err);
