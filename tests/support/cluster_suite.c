@@ -274,6 +274,15 @@ START_TEST(view_has_members_and_their_experts)
 }
 END_TEST
 
+static void add_all(TCase *tests, const party_world *world,
+                    const TTest *const *all, size_t n)
+{
+    w = world;
+    tcase_add_checked_fixture(tests, begin, party_end);
+    tcase_set_timeout(tests, 120);
+    for (size_t i = 0; i < n; i++) tcase_add_test(tests, all[i]);
+}
+
 void cluster_suite_add(TCase *tests, const party_world *world)
 {
     const TTest *const all[] = {
@@ -289,9 +298,11 @@ void cluster_suite_add(TCase *tests, const party_world *world)
         nobody_to_register_with,
         view_has_members_and_their_experts,
     };
-    w = world;
-    tcase_add_checked_fixture(tests, begin, party_end);
-    tcase_set_timeout(tests, 120);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        tcase_add_test(tests, all[i]);
+    add_all(tests, world, all, sizeof all / sizeof *all);
+}
+
+void cluster_suite_add_away(TCase *tests, const party_world *world)
+{
+    const TTest *const all[] = {registry_away_and_back, registry_back_empty};
+    add_all(tests, world, all, sizeof all / sizeof *all);
 }

@@ -7,5 +7,7 @@
 #include "tests/support/cluster_party.h"
 
 void cluster_suite_add(TCase *tests, const party_world *world);
+/* Of it what `away` is about. */
+void cluster_suite_add_away(TCase *tests, const party_world *world);
 
 #endif

@@ -359,6 +359,23 @@ START_TEST(restart_in_an_empty_folder)
 }
 END_TEST
 
+/* As a process that was stopped: it knows that its time is over before it knows
+ * anything else. */
+START_TEST(owner_that_sleeps_longer_than_its_lease)
+{
+    open_handles(2);
+    seen_put(&s[0], "members/a", "x", true, -1);
+    UNTIL(2, s[1].n_keys == 1);
+    SEEN_UNTIL(w, &s[1], 1, s[1].n_keys == 0);
+    ck_assert_int_eq(s[0].lease, WEFT_OK);
+    seen_poll(&s[0], w->moment());
+    ck_assert_int_eq(s[0].n_lease_lost, 1);
+    UNTIL(2, s[0].lease == WEFT_OK && s[0].n_keys == 0);
+    seen_put(&s[0], "members/a", "y", true, 0);
+    UNTIL(2, seen_has(&s[1], "members/a", "y"));
+}
+END_TEST
+
 /* What happens while one is not looking is seen after, be it that the store has
  * forgotten how it came about. */
 START_TEST(compaction_loses_nothing)
@@ -394,6 +411,7 @@ void registry_suite_add(TCase *tests, const registry_world *world)
         listing_is_repeated_from_time_to_time,
         away_and_back,
         restart_in_an_empty_folder,
+        owner_that_sleeps_longer_than_its_lease,
         compaction_loses_nothing,
     };
     w = world;

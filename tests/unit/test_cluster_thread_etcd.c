@@ -1,3 +1,5 @@
+#include <signal.h>
+
 #include "tests/support/cluster_suite.h"
 #include "tests/support/etcd_server.h"
 #include "tests/support/expect.h"
@@ -50,6 +52,35 @@ static const party_world world = {.begin = begin,
                                   .back = back,
                                   .back_empty = back_empty};
 
+/* Alive and silent, with its connections. */
+static void freeze(void)
+{
+    etcd_signal(&etcd, 0, SIGSTOP);
+}
+
+static void thaw(void)
+{
+    etcd_signal(&etcd, 0, SIGCONT);
+}
+
+static void replace(void)
+{
+    etcd_kill(&etcd, 0);
+    back_empty();
+}
+
+static const party_world frozen = {.begin = begin,
+                                   .end = end,
+                                   .open = open_handle,
+                                   .away = freeze,
+                                   .back = thaw,
+                                   .back_empty = replace};
+
+static void add_frozen(TCase *tests)
+{
+    cluster_suite_add_away(tests, &frozen);
+}
+
 static void add(TCase *tests)
 {
     cluster_suite_add(tests, &world);
@@ -58,5 +89,8 @@ static void add(TCase *tests)
 int main(void)
 {
     if (!etcd_is_here()) return 77;
-    return weft_suite_run_added("a cluster on etcd", add);
+    const int whole = weft_suite_run_added("a cluster on etcd", add);
+    const int away =
+        weft_suite_run_added("a cluster whose etcd stands still", add_frozen);
+    return whole != 0 ? whole : away;
 }

@@ -1,3 +1,4 @@
+#include "node/base/mem.h"
 #include "tests/support/cluster_suite.h"
 #include "tests/support/registry_memory.h"
 #include "tests/support/suite.h"
@@ -45,6 +46,40 @@ static const party_world world = {.begin = begin,
                                   .back = back,
                                   .back_empty = back_empty};
 
+/* Each allocation of its making fails once. */
+START_TEST(start_without_memory)
+{
+    static const bool moe[] = {true};
+    const weft_placement_shape shape = {
+        .n_layer = 1, .n_expert = 4, .moe = moe};
+    weft_status st = WEFT_RESOURCE_EXHAUSTED;
+    long n = 0;
+    begin();
+    for (; st != WEFT_OK; n++) {
+        weft_cluster *cluster = NULL;
+        weft_err err = {0};
+        weft_cluster_options options = {
+            .registry = open_handle(),
+            .shape = shape,
+            .controls = true,
+            .self = {.id = "r", .role = WEFT_ROLE_ROUTER}};
+        weft_mem_fail_after(n);
+        st = weft_cluster_start(&options, &cluster, &err);
+        weft_mem_fail_after(-1);
+        ck_assert(st == WEFT_OK || st == WEFT_RESOURCE_EXHAUSTED);
+        ck_assert(st == WEFT_OK || err.text[0] != '\0');
+        weft_cluster_stop(cluster);
+    }
+    ck_assert_int_gt(n, 3);
+    end();
+}
+END_TEST
+
+static void add_memory(TCase *tests)
+{
+    tcase_add_test(tests, start_without_memory);
+}
+
 static void add(TCase *tests)
 {
     cluster_suite_add(tests, &world);
@@ -52,5 +87,8 @@ static void add(TCase *tests)
 
 int main(void)
 {
-    return weft_suite_run_added("a cluster on a registry in memory", add);
+    const int whole =
+        weft_suite_run_added("a cluster on a registry in memory", add);
+    const int start = weft_suite_run_added("its beginning", add_memory);
+    return whole != 0 ? whole : start;
 }

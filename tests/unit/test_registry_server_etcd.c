@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "node/base/clock.h"
+#include "node/base/mem.h"
 #include "tests/support/etcd_server.h"
 #include "tests/support/expect.h"
 #include "tests/support/registry_suite.h"
@@ -292,6 +293,25 @@ START_TEST(options_that_cannot_be)
 }
 END_TEST
 
+START_TEST(create_without_memory)
+{
+    const weft_etcd_options options = {.endpoints = "127.0.0.1:1,127.0.0.1:2",
+                                       .cluster = "c"};
+    weft_status st = WEFT_RESOURCE_EXHAUSTED;
+    long n = 0;
+    etcd_prepare(&etcd, 1);
+    for (; st != WEFT_OK; n++) {
+        weft_registry *registry = NULL;
+        weft_mem_fail_after(n);
+        st = weft_registry_create_etcd(&options, &registry, NULL);
+        weft_mem_fail_after(-1);
+        ck_assert(st == WEFT_OK || st == WEFT_RESOURCE_EXHAUSTED);
+        if (st == WEFT_OK) registry->ops->destroy(registry, 0);
+    }
+    ck_assert_int_ge(n, 3);
+}
+END_TEST
+
 static void add_own(TCase *tests)
 {
     const TTest *const own[] = {
@@ -304,6 +324,7 @@ static void add_own(TCase *tests)
         listing_of_large_values,
         poll_returns_after_wake_and_at_its_deadline,
         options_that_cannot_be,
+        create_without_memory,
     };
     tcase_add_checked_fixture(tests, prepare, finish);
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
