@@ -65,6 +65,11 @@ WEFT_MUST_CHECK weft_status weft_decode_load(weft_arena *arena, weft_span bytes,
                                              weft_load_info *out,
                                              weft_err *err);
 
+WEFT_MUST_CHECK weft_status weft_decode_cluster(weft_arena *arena,
+                                                weft_span bytes,
+                                                weft_cluster_info *out,
+                                                weft_err *err);
+
 /* Called once with the packed size; gives that many bytes to write, or NULL for
  * want of memory. weft_arena_alloc is one such function. */
 typedef void *(*weft_place_fn)(void *arg, size_t n);
@@ -90,6 +95,10 @@ WEFT_MUST_CHECK weft_status weft_encode_load(const weft_load_info *load,
 WEFT_MUST_CHECK weft_status weft_encode_aborted(uint32_t aborted,
                                                 weft_place place,
                                                 weft_err *err);
+/* The arena is for the encoder's own use; what it takes goes with it. */
+WEFT_MUST_CHECK weft_status
+weft_encode_cluster(const weft_cluster_info *cluster, weft_arena *arena,
+                    weft_place place, weft_err *err);
 /* The client's side. */
 WEFT_MUST_CHECK weft_status weft_encode_generate(
     const weft_generate_request *request, weft_place place, weft_err *err);

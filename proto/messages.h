@@ -127,4 +127,33 @@ typedef struct weft_load_info {
     size_t n_kinds;
 } weft_load_info;
 
+typedef struct weft_member_info {
+    weft_span id, role, state, address;
+    weft_opt_u32 group, stage; /* of layers */
+    uint32_t experts;          /* (layer, expert) pairs */
+    uint64_t incarnation;
+} weft_member_info;
+
+typedef struct weft_group_info {
+    uint32_t group;
+    bool connected, whole, draining;
+    uint64_t epoch;
+    uint32_t running, waiting;
+    uint64_t kv_bytes_used, kv_bytes_total;
+    weft_span reason;
+} weft_group_info;
+
+typedef struct weft_cluster_info {
+    uint64_t epoch;
+    const weft_member_info *members; /* [n_members] */
+    size_t n_members;
+    const weft_group_info *groups; /* [n_groups] */
+    size_t n_groups;
+    weft_load_info load;
+    uint32_t experts_min, experts_max, replicas;
+    uint64_t planned_epoch, moved_bytes, moved_least_bytes, retired_epoch;
+    weft_span waiting;
+    bool registry_reachable;
+} weft_cluster_info;
+
 #endif

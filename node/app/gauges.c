@@ -9,7 +9,7 @@
 struct weft_gauges {
     weft_metrics *metrics;
     const weft_router *router;
-    weft_engine *engine;
+    const weft_view *view;
     _Atomic bool started;
     uint64_t (*now_ns)(void);
 };
@@ -80,25 +80,17 @@ static void set_kv(weft_metrics *m, weft_kv_kind kind, int64_t used,
     weft_metrics_set_kv(m, kind, WEFT_KV_FREE, (uint64_t)free_bytes);
 }
 
-/* Free is what a kind could still take if no other did: its own free pages and
- * those of all free slabs. Index keys are part of full pages, told apart. */
-static void refresh_kv(const weft_gauges *g, const weft_kv_stats *kv)
+static void refresh_kv(const weft_gauges *g)
 {
-    const weft_kv_layout *const layout = weft_engine_layout(g->engine);
-    const int64_t index_page =
-        layout->index_token_bytes * (int64_t)layout->page_tokens;
-    int64_t pages[WEFT_KINDS];
-    for (int32_t k = 0; k < WEFT_KINDS; k++)
-        pages[k] =
-            layout->page_bytes[k] == 0
-                ? 0
-                : kv->pages_free[k] + kv->slabs_free * layout->slab_pages[k];
+    weft_view_load load;
+    g->view->get_load(g->view->arg, &load);
+    const weft_kv_stats *const kv = &load.kv;
     set_kv(g->metrics, WEFT_KV_FULL, kv->used_bytes[WEFT_FULL],
-           pages[WEFT_FULL] * (layout->page_bytes[WEFT_FULL] - index_page));
+           load.kv_free[WEFT_KV_FULL]);
     set_kv(g->metrics, WEFT_KV_WINDOW, kv->used_bytes[WEFT_WINDOW],
-           pages[WEFT_WINDOW] * layout->page_bytes[WEFT_WINDOW]);
+           load.kv_free[WEFT_KV_WINDOW]);
     set_kv(g->metrics, WEFT_KV_INDEX, kv->index_used_bytes,
-           pages[WEFT_FULL] * index_page);
+           load.kv_free[WEFT_KV_INDEX]);
     weft_metrics_set(g->metrics, WEFT_KV_TOTAL_BYTES,
                      (uint64_t)kv->total_bytes);
 }
@@ -106,29 +98,19 @@ static void refresh_kv(const weft_gauges *g, const weft_kv_stats *kv)
 static int print_metrics(void *arg, weft_buf *body)
 {
     const weft_gauges *const g = arg;
+    const weft_view *const view = g->view;
     weft_router_load requests;
-    weft_engine_load engine;
     weft_router_get_load(g->router, &requests);
-    weft_engine_get_load(g->engine, &engine);
     weft_metrics_set(g->metrics, WEFT_REQUESTS_RUNNING,
                      (uint64_t)requests.n_running);
     weft_metrics_set(g->metrics, WEFT_REQUESTS_WAITING,
                      (uint64_t)requests.n_waiting);
-    refresh_kv(g, &engine.kv);
-    return weft_metrics_print(g->metrics, body, NULL) == WEFT_OK ? 200 : 500;
-}
-
-bool weft_gauges_step_hangs(const weft_engine_load *load, uint64_t now_ns)
-{
-    return now_ns > load->last_progress_ns &&
-           now_ns - load->last_progress_ns > WEFT_STEP_HANGS_NS;
-}
-
-static bool step_hangs(const weft_gauges *g)
-{
-    weft_engine_load load;
-    weft_engine_get_load(g->engine, &load);
-    return weft_gauges_step_hangs(&load, g->now_ns());
+    refresh_kv(g);
+    if (view->refresh != NULL) view->refresh(view->arg, g->metrics);
+    weft_status st = weft_metrics_print(g->metrics, body, NULL);
+    if (st == WEFT_OK && view->print != NULL)
+        st = view->print(view->arg, body, NULL);
+    return st == WEFT_OK ? 200 : 500;
 }
 
 static int answer(weft_buf *body, const char *reason)
@@ -142,7 +124,8 @@ static int answer(weft_buf *body, const char *reason)
 
 static int healthz(void *arg, weft_buf *body)
 {
-    return answer(body, step_hangs(arg) ? "a step hangs" : NULL);
+    const weft_gauges *const g = arg;
+    return answer(body, g->view->why_unhealthy(g->view->arg, g->now_ns()));
 }
 
 static int readyz(void *arg, weft_buf *body)
@@ -150,6 +133,9 @@ static int readyz(void *arg, weft_buf *body)
     weft_gauges *const g = arg;
     if (!atomic_load(&g->started)) return answer(body, "starting");
     if (weft_router_is_draining(g->router)) return answer(body, "draining");
+    char reason[WEFT_ERR_TEXT_BYTES] = "";
+    if (!g->view->can_serve(g->view->arg, reason, sizeof reason))
+        return answer(body, reason);
     return healthz(arg, body);
 }
 
@@ -174,12 +160,6 @@ weft_status weft_gauges_create(weft_gauges **gauges_out, weft_err *err)
         return st;
     }
     g->now_ns = weft_clock_now_ns;
-    /* This process is the whole cluster, and no placement was ever agreed on.
-     */
-    weft_metrics_set(g->metrics, WEFT_EPOCH, 0);
-    weft_metrics_set(g->metrics, WEFT_MEMBERS_ROUTER, 1);
-    weft_metrics_set(g->metrics, WEFT_MEMBERS_LAYERS, 1);
-    weft_metrics_set(g->metrics, WEFT_MEMBERS_EXPERTS, 1);
     *gauges_out = g;
     return WEFT_OK;
 }
@@ -192,10 +172,10 @@ void weft_gauges_destroy(weft_gauges *gauges)
 }
 
 void weft_gauges_set_sources(weft_gauges *gauges, const weft_router *router,
-                             weft_engine *engine)
+                             const weft_view *view)
 {
     gauges->router = router;
-    gauges->engine = engine;
+    gauges->view = view;
 }
 
 void weft_gauges_set_clock(weft_gauges *gauges, uint64_t (*now_ns)(void))

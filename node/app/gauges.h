@@ -2,7 +2,8 @@
  * whether it is healthy and ready.
  *
  * It gathers: counts and times come to it from the router, the engine and the
- * RPC server; how many run, wait and hold memory it asks when it is scraped.
+ * RPC server; how many run, wait and hold memory it asks when it is scraped,
+ * of the router and of what computes (view.h).
  *
  * Threads: create, destroy by one thread; counting by any; answers are made on
  * the HTTP server's thread.
@@ -10,13 +11,9 @@
 #ifndef WEFT_NODE_APP_GAUGES_H
 #define WEFT_NODE_APP_GAUGES_H
 
+#include "node/app/view.h"
 #include "node/rpc/http/http.h"
 #include "router/router.h"
-#include "shard/step/engine.h"
-
-/* A step that takes longer than this has hung: the slowest ones that are seen,
- * a full prefill chunk of a large model on a small CPU, take a tenth. */
-#define WEFT_STEP_HANGS_NS UINT64_C(120000000000)
 
 typedef struct weft_gauges weft_gauges;
 
@@ -28,16 +25,11 @@ void weft_gauges_destroy(weft_gauges *gauges); /* NULL is fine */
 /* Where what is asked comes from; before the HTTP server starts. Borrowed while
  * that runs. */
 void weft_gauges_set_sources(weft_gauges *gauges, const weft_router *router,
-                             weft_engine *engine);
+                             const weft_view *view);
 
 /* The clock that says whether a step hangs; it is weft_clock_now_ns unless a
  * test has another. Before the HTTP server starts. */
 void weft_gauges_set_clock(weft_gauges *gauges, uint64_t (*now_ns)(void));
-
-/* Whether the engine hangs, by a snapshot of it: its loop turns several times a
- * second when it is idle, too, so what counts is the last turn alone. The
- * snapshot of a step that never ends may be an idle turn's, taken before it. */
-bool weft_gauges_step_hangs(const weft_engine_load *load, uint64_t now_ns);
 
 /* Counting; `gauges` is a weft_gauges. */
 weft_watch weft_gauges_watch(weft_gauges *gauges);
@@ -45,7 +37,8 @@ void weft_gauges_count_step(void *gauges, uint64_t step_ns, int32_t n_rows);
 void weft_gauges_count_end(void *gauges, weft_status status);
 
 /* /healthz: 200 unless a step hangs. /readyz: 200 when generate would be
- * served, else 503 with the reason: "starting", "draining", "a step hangs". */
+ * served, else 503 with the reason: "starting", "draining", "a step hangs", or
+ * what the view says. */
 weft_http_ops weft_gauges_http_ops(weft_gauges *gauges);
 /* The RPC server listens: ready unless draining. */
 void weft_gauges_set_started(weft_gauges *gauges);

@@ -83,6 +83,22 @@ weft_status weft_model_open(const char *dir, weft_profile profile,
     return WEFT_OK;
 }
 
+weft_status weft_model_open_texts(const char *dir, weft_remark_fn remark,
+                                  void *arg, weft_opened *opened_out,
+                                  weft_err *err)
+{
+    weft_opened o = {0};
+    WEFT_TRY(check_folder(dir, err));
+    WEFT_TRY(weft_model_config_read(dir, remark, arg, &o.config, err));
+    const weft_status st = open_tokenizer(dir, &o, err);
+    if (st != WEFT_OK) {
+        weft_model_close(&o);
+        return st;
+    }
+    *opened_out = o;
+    return WEFT_OK;
+}
+
 void weft_model_close(weft_opened *opened)
 {
     weft_tokenizer_destroy(opened->tokenizer);

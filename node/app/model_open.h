@@ -24,6 +24,13 @@ WEFT_MUST_CHECK weft_status weft_model_open(const char *dir,
                                             weft_remark_fn remark, void *arg,
                                             weft_opened *opened_out,
                                             weft_err *err);
+/* Config and tokenizer alone: no tensor is looked at, and there need not be
+ * any. opened_out has no checkpoint. */
+WEFT_MUST_CHECK weft_status weft_model_open_texts(const char *dir,
+                                                  weft_remark_fn remark,
+                                                  void *arg,
+                                                  weft_opened *opened_out,
+                                                  weft_err *err);
 void weft_model_close(weft_opened *opened); /* {0} is fine */
 
 /* Engine options out of flags: defaults resolved (threads, max_context), the

@@ -9,50 +9,35 @@
  * and the router's memory goes after the engine, which borrows jobs.
  */
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "node/app/commands.h"
-#include "node/app/gauges.h"
 #include "node/app/inside.h"
 #include "node/app/lifecycle.h"
 #include "node/app/memory.h"
 #include "node/app/model_open.h"
-#include "node/app/service.h"
+#include "node/app/public_face.h"
 #include "node/app/start.h"
 #include "node/base/clock.h"
-#include "node/base/hash.h"
 #include "node/base/log.h"
 #include "node/base/mem.h"
 #include "node/base/str.h"
-#include "node/rpc/http/http.h"
-#include "node/rpc/server.h"
 
 static const int64_t MIB = INT64_C(1) << 20;
 static const uint64_t SECOND_NS = 1000000000U;
-/* For streams that have their end to reach their clients. */
-static const uint64_t LAST_WORDS_NS = 1000000000U;
 
 typedef struct serve {
     const weft_options *options;
-    const char *name;
-    char folder_name[NAME_MAX + 1];
     weft_opened opened;
     weft_engine_options engine_options;
     weft_memory_plan memory;
-    uint64_t weights_hash;
     weft_model *model;
     weft_inside *inside; /* instead of model: parts of the model apart */
-    weft_gauges *gauges;
-    weft_router *router;
+    weft_face face;
     weft_engine *engine;
-    weft_service *service;
-    weft_service_ops ops;
-    weft_http_server *http;
-    weft_rpc_server *rpc;
+    weft_engine_view own;
+    weft_view view;
 } serve;
 
 /* -- what is told on stderr ----------------------------------------------- */
@@ -109,19 +94,6 @@ static void tell_progress(void *arg, int64_t done_bytes, int64_t total_bytes)
 
 /* -- start ---------------------------------------------------------------- */
 
-/* The folder's own name, also for "." and "model/". */
-static void take_name(serve *s)
-{
-    char path[PATH_MAX];
-    s->name = s->options->model_name;
-    if (s->name != NULL) return;
-    s->name = s->folder_name;
-    if (realpath(s->options->model, path) == NULL) return;
-    const char *const slash = strrchr(path, '/');
-    (void)snprintf(s->folder_name, sizeof s->folder_name, "%.*s", NAME_MAX,
-                   slash == NULL ? path : slash + 1);
-}
-
 static weft_status resolve_options(serve *s, weft_err *err)
 {
     const weft_options *const o = s->options;
@@ -130,11 +102,7 @@ static weft_status resolve_options(serve *s, weft_err *err)
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
                          "--max-context %d: this model allows 1 to %d",
                          o->max_context, config->max_context);
-    if ((int64_t)o->max_seqs + o->max_queue > WEFT_SLOTS_MAX)
-        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
-                         "--max-queue %d: with --max-seqs %d at most %d",
-                         o->max_queue, o->max_seqs,
-                         WEFT_SLOTS_MAX - o->max_seqs);
+    WEFT_TRY(weft_face_check_options(o, err));
     return weft_model_engine_options(o, config, &s->engine_options, err);
 }
 
@@ -142,7 +110,7 @@ static weft_status plan_memory(serve *s, weft_err *err)
 {
     const weft_checkpoint_stats *const stats =
         weft_checkpoint_get_stats(s->opened.checkpoint);
-    s->weights_hash = stats->weights_hash;
+    s->own.weights_hash = stats->weights_hash;
     WEFT_TRY(weft_memory_plan_make(&s->opened.config, &s->engine_options,
                                    s->options->kv_bytes, stats->resident_bytes,
                                    &s->memory, err));
@@ -172,58 +140,16 @@ static weft_status load_weights(serve *s, weft_err *err)
     return WEFT_OK;
 }
 
-static float or_neutral(bool neutral, float value, float otherwise)
-{
-    /* NaN: generation_config.json does not say. */
-    return neutral || value != value ? otherwise : value;
-}
-
-static weft_admit_limits admit_limits(const serve *s)
-{
-    const weft_model_config *const c = &s->opened.config;
-    const bool neutral = s->options->neutral_defaults;
-    return (weft_admit_limits){
-        .vocab_size = c->vocab_size,
-        .max_context = s->engine_options.max_context,
-        .stop_ids = c->stop_ids,
-        .n_stop_ids = c->n_stop_ids,
-        .suppressed_ids = c->suppressed_ids,
-        .n_suppressed_ids = c->n_suppressed_ids,
-        .tokenizer = s->opened.tokenizer,
-        .temperature = or_neutral(neutral, c->temperature, 1.0F),
-        .top_p = or_neutral(neutral, c->top_p, 1.0F),
-        .repetition_penalty = or_neutral(neutral, c->repetition_penalty, 1.0F),
-        .top_k =
-            neutral || c->top_k_sampling < 0 ? 0 : (uint32_t)c->top_k_sampling,
-    };
-}
-
-static weft_status create_router(serve *s, weft_err *err)
-{
-    const uint64_t pid = (uint64_t)getpid();
-    const weft_router_options options = {
-        .max_seqs = s->options->max_seqs,
-        .max_queue = s->options->max_queue,
-        .limits = admit_limits(s),
-        .tokenizer = s->opened.tokenizer,
-        .memory_bytes_max = s->memory.requests_bytes,
-        .watch = weft_gauges_watch(s->gauges),
-        .start_id = weft_hash_mix(weft_clock_now_ns() ^ pid << 48),
-        .is_wanted = weft_service_is_wanted,
-    };
-    return weft_router_create(&options, &s->router, err);
-}
-
 static weft_status create_engine(serve *s, weft_err *err)
 {
     const weft_event_sink sink = {.take = weft_router_take_event,
-                                  .arg = s->router};
+                                  .arg = s->face.router};
     const bool apart = s->inside != NULL;
     const weft_status st = weft_engine_create(
         apart ? weft_inside_config(s->inside) : &s->opened.config,
         apart ? weft_inside_weights(s->inside) : weft_model_weights(s->model),
-        &s->engine_options, sink, weft_gauges_count_step, s->gauges, &s->engine,
-        err);
+        &s->engine_options, sink, weft_gauges_count_step, s->face.gauges,
+        &s->engine, err);
     if (st == WEFT_RESOURCE_EXHAUSTED)
         return WEFT_WRAP(err, st, "--kv-bytes %" PRId64, s->memory.kv_bytes);
     return st;
@@ -231,51 +157,27 @@ static weft_status create_engine(serve *s, weft_err *err)
 
 static weft_status create_parts(serve *s, weft_err *err)
 {
-    WEFT_TRY(weft_gauges_create(&s->gauges, err));
-    WEFT_TRY(create_router(s, err));
+    const weft_face_options options = {
+        .options = s->options,
+        .config = &s->opened.config,
+        .tokenizer = s->opened.tokenizer,
+        .max_context = s->engine_options.max_context,
+        .requests_bytes = s->memory.requests_bytes,
+        .reserve_bytes = s->memory.reserve_bytes,
+    };
+    WEFT_TRY(weft_face_create(&options, &s->face, err));
     WEFT_TRY(create_engine(s, err));
     tell_pool(s);
-    weft_gauges_set_sources(s->gauges, s->router, s->engine);
-    const weft_service_options options = {
-        .router = s->router,
-        .engine = s->engine,
-        .config = &s->opened.config,
-        .name = s->name,
-        .max_context = s->engine_options.max_context,
-        .weights_hash = s->weights_hash,
-        .max_live = s->options->max_seqs + s->options->max_queue,
-        .count_end = weft_gauges_count_end,
-        .count_arg = s->gauges,
-    };
-    return weft_service_create(&options, &s->service, err);
-}
-
-static weft_status start_http(serve *s, weft_err *err)
-{
-    const weft_http_ops ops = weft_gauges_http_ops(s->gauges);
-    if (s->options->http.off) return WEFT_OK;
-    return weft_http_server_start(s->options->http.text, &ops, &s->http, err);
+    s->own.engine = s->engine;
+    s->view = weft_engine_view_of(&s->own);
+    return WEFT_OK;
 }
 
 static weft_status start_servers(serve *s, weft_err *err)
 {
-    weft_rpc_options options = weft_rpc_options_default();
-    const int32_t live = s->options->max_seqs + s->options->max_queue;
-    s->ops = weft_service_get_ops();
-    options.listen = s->options->listen.text;
-    options.ops = &s->ops;
-    options.ops_arg = s->service;
-    /* Messages that are arriving live in the reserve. */
-    if ((int64_t)options.incoming_bytes_max > s->memory.reserve_bytes)
-        options.incoming_bytes_max = (size_t)s->memory.reserve_bytes;
-    /* The router refuses with a reason; this is for what it never sees. */
-    if (options.calls_max < live + 1024) options.calls_max = live + 1024;
     WEFT_TRY(weft_engine_start(s->engine, err));
-    WEFT_TRY(weft_router_start(s->router, weft_service_lead(s->engine), err));
-    WEFT_TRY(start_http(s, err));
-    WEFT_TRY(weft_rpc_server_start(&options, &s->rpc, err));
-    weft_gauges_set_started(s->gauges);
-    return WEFT_OK;
+    return weft_face_start(&s->face, weft_service_lead(s->engine), &s->view,
+                           err);
 }
 
 static weft_status open_model(serve *s, weft_err *err)
@@ -298,8 +200,7 @@ static weft_status raise_descriptors(serve *s, weft_err *err)
 
 static weft_status check_ports(serve *s, weft_err *err)
 {
-    WEFT_TRY(weft_start_check_port("--listen", &s->options->listen, err));
-    return weft_start_check_port("--http", &s->options->http, err);
+    return weft_face_check_ports(s->options, err);
 }
 
 static weft_status close_files(serve *s, weft_err *err)
@@ -324,7 +225,6 @@ static weft_status start(serve *s, weft_doing *doing_out, weft_err *err)
         {close_files, WEFT_DOING_START},       {create_parts, WEFT_DOING_START},
         {start_servers, WEFT_DOING_START},
     };
-    take_name(s);
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         *doing_out = steps[i].doing;
         WEFT_TRY(steps[i].run(s, err));
@@ -334,59 +234,16 @@ static weft_status start(serve *s, weft_doing *doing_out, weft_err *err)
 
 /* -- end ------------------------------------------------------------------ */
 
-static bool nothing_live(void *arg)
-{
-    weft_router_load load;
-    weft_router_get_load(arg, &load);
-    return load.n_live == 0;
-}
-
-/* Accepted streams go on, new calls are told to go elsewhere; what is left when
- * the time is up is cut. */
-static void drain(serve *s)
-{
-    const uint64_t from_ns = weft_clock_now_ns();
-    const uint64_t until_ns =
-        from_ns + (uint64_t)s->options->drain_seconds * SECOND_NS;
-    weft_router_drain(s->router);
-    weft_rpc_server_set_serving(s->rpc, false);
-    if (!weft_lifecycle_wait_until(nothing_live, s->router, until_ns)) {
-        weft_router_load load;
-        weft_router_get_load(s->router, &load);
-        weft_log(WEFT_LOG_WARN, "serve", "cut", "requests %d", load.n_live);
-        weft_router_cut(s->router);
-        (void)weft_lifecycle_wait_until(nothing_live, s->router,
-                                        weft_clock_now_ns() + LAST_WORDS_NS);
-    }
-    const uint64_t now_ns = weft_clock_now_ns();
-    uint64_t grace_ns = until_ns > now_ns ? until_ns - now_ns : 0;
-    if (grace_ns < LAST_WORDS_NS) grace_ns = LAST_WORDS_NS;
-    weft_rpc_server_stop(s->rpc, grace_ns);
-}
-
 /* Whatever has been built up, in reverse. */
 static void take_down(serve *s)
 {
-    weft_rpc_server_destroy(s->rpc);
-    weft_http_server_destroy(s->http);
-    if (s->router != NULL) weft_router_stop(s->router);
+    weft_face_stop(&s->face);
     if (s->engine != NULL) weft_engine_stop(s->engine);
-    weft_service_destroy(s->service);
-    weft_router_destroy(s->router);
+    weft_face_destroy(&s->face);
     weft_engine_destroy(s->engine);
-    weft_gauges_destroy(s->gauges);
     weft_inside_destroy(s->inside);
     weft_model_destroy(s->model);
     weft_model_close(&s->opened);
-}
-
-static weft_status tell_ready(const serve *s, weft_err *err)
-{
-    const int n =
-        printf("ready grpc=%s http=%s\n", weft_rpc_server_address(s->rpc),
-               s->http == NULL ? "off" : weft_http_server_address(s->http));
-    if (n > 0 && fflush(stdout) == 0) return WEFT_OK;
-    return WEFT_FAIL(err, WEFT_UNAVAILABLE, "stdout cannot be written");
 }
 
 static int run(serve *s)
@@ -397,11 +254,11 @@ static int run(serve *s)
     if (st == WEFT_OK) {
         weft_lifecycle_set_serving();
         doing = WEFT_DOING_START;
-        st = tell_ready(s, &err);
+        st = weft_face_tell_ready(&s->face, &err);
     }
     if (st == WEFT_OK) {
         weft_lifecycle_wait_for_drain();
-        drain(s);
+        weft_face_drain(&s->face);
     }
     take_down(s);
     if (st == WEFT_OK) return WEFT_EXIT_DONE;

@@ -7,6 +7,8 @@
 #include "node/base/hash.h"
 #include "node/base/mem.h"
 
+enum { CLUSTER_BYTES_MAX = 4 << 20 };
+
 /* A call that the router has accepted. Seen by the server's thread only. Rows
  * of calls that have ended stay until the slot is used again: their handle
  * names nothing any more. */
@@ -17,7 +19,6 @@ typedef struct live_call {
 
 struct weft_service {
     weft_service_options options;
-    char weights_hash[17];
     live_call *live; /* [max_live], by the handle's slot */
     int32_t *first;  /* [n_first], by the call id's hash: a row, or -1 */
     size_t n_first;  /* a power of two, at least max_live */
@@ -273,10 +274,14 @@ static void do_get_model(void *arg, weft_call *call)
 {
     const weft_service *const service = arg;
     const weft_model_config *const config = service->options.config;
+    char hash[17] = "";
+    const uint64_t known =
+        service->options.view->weights_hash(service->options.view->arg);
+    if (known != 0) (void)snprintf(hash, sizeof hash, "%016" PRIx64, known);
     const weft_model_info info = {
         .name = span_of(service->options.name),
         .model_type = span_of(config->model_type),
-        .weights_hash = span_of(service->weights_hash),
+        .weights_hash = span_of(hash),
         .vocab_size = (uint32_t)config->vocab_size,
         .max_context = (uint32_t)service->options.max_context,
         .eos_ids = config->stop_ids,
@@ -285,26 +290,38 @@ static void do_get_model(void *arg, weft_call *call)
     weft_call_reply_model(call, &info);
 }
 
+static void load_info(const weft_service *service, weft_load_info *info_out)
+{
+    weft_router_load requests;
+    weft_router_get_load(service->options.router, &requests);
+    weft_view_load_info(service->options.view, info_out);
+    info_out->running = (uint32_t)requests.n_running;
+    info_out->waiting = (uint32_t)requests.n_waiting;
+}
+
 static void do_get_load(void *arg, weft_call *call)
 {
-    const weft_service *const service = arg;
-    weft_router_load requests;
-    weft_engine_load engine;
-    weft_router_get_load(service->options.router, &requests);
-    weft_engine_get_load(service->options.engine, &engine);
-    const weft_kv_stats *const kv = &engine.kv;
-    const int64_t used = kv->used_bytes[WEFT_FULL] +
-                         kv->used_bytes[WEFT_WINDOW] + kv->index_used_bytes;
-    const weft_load_info info = {
-        .running = (uint32_t)requests.n_running,
-        .waiting = (uint32_t)requests.n_waiting,
-        .kv_bytes_used = (uint64_t)used,
-        .kv_bytes_total = (uint64_t)kv->total_bytes,
-        .pages_used = {{"full", (uint64_t)kv->pages_used[WEFT_FULL]},
-                       {"window", (uint64_t)kv->pages_used[WEFT_WINDOW]}},
-        .n_kinds = WEFT_KINDS,
-    };
+    weft_load_info info;
+    load_info(arg, &info);
     weft_call_reply_load(call, &info);
+}
+
+static void do_get_cluster(void *arg, weft_call *call)
+{
+    const weft_service *const service = arg;
+    const weft_view *const view = service->options.view;
+    weft_arena *arena = NULL;
+    weft_cluster_info info = {0};
+    weft_err err = {0};
+    weft_status st = weft_arena_create(CLUSTER_BYTES_MAX, &arena, &err);
+    if (st == WEFT_OK) st = view->get_cluster(view->arg, arena, &info, &err);
+    if (st == WEFT_OK) {
+        load_info(service, &info.load);
+        weft_call_reply_cluster(call, &info);
+    } else {
+        refuse(call, st, &err);
+    }
+    weft_arena_destroy(arena);
 }
 
 static void ended(void *arg, weft_status status)
@@ -324,6 +341,7 @@ weft_service_ops weft_service_get_ops(void)
         .abort = do_abort,
         .get_model = do_get_model,
         .get_load = do_get_load,
+        .get_cluster = do_get_cluster,
         .cancel = do_cancel,
         .generate_ended = ended,
     };
@@ -350,8 +368,6 @@ weft_status weft_service_create(const weft_service_options *options,
     service->first = first;
     service->n_first = n_first;
     for (size_t i = 0; i < n_first; i++) first[i] = -1;
-    (void)snprintf(service->weights_hash, sizeof service->weights_hash,
-                   "%016" PRIx64, options->weights_hash);
     *service_out = service;
     return WEFT_OK;
 }

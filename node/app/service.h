@@ -1,5 +1,5 @@
-/* service.h - the calls of weft.v1.Generation in one process: node/rpc on one
- * side, the router and the engine on the other.
+/* service.h - the calls of weft.v1.Generation and weft.v1.Cluster: node/rpc on
+ * one side, the router and what computes (view.h) on the other.
  *
  * Translation and nothing else: limits are the router's, the wire is
  * node/rpc's.
@@ -10,6 +10,7 @@
 #ifndef WEFT_NODE_APP_SERVICE_H
 #define WEFT_NODE_APP_SERVICE_H
 
+#include "node/app/view.h"
 #include "node/rpc/service.h"
 #include "router/router.h"
 #include "shard/step/engine.h"
@@ -18,11 +19,10 @@ typedef struct weft_service weft_service;
 
 typedef struct weft_service_options {
     weft_router *router; /* borrowed until destroy, like all of these */
-    weft_engine *engine;
+    const weft_view *view;
     const weft_model_config *config;
     const char *name;
     int32_t max_context;
-    uint64_t weights_hash;
     int32_t max_live; /* requests that the router takes at once */
     /* Hears the status of every Generate call, refused ones too, just before
      * its client does. */

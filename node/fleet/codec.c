@@ -100,7 +100,7 @@ static bool ids_are_within(const int32_t *ids, int32_t n, int32_t vocab_size)
 static bool sampling_is_sound(const weft_sampling *s, int32_t vocab_size)
 {
     bool sound = isfinite(s->temperature) && s->temperature >= 0 &&
-                 s->top_p > 0 && s->top_p <= 1 && s->min_p >= 0 &&
+                 s->top_p >= 0 && s->top_p <= 1 && s->min_p >= 0 &&
                  s->min_p <= 1 && isfinite(s->frequency_penalty) &&
                  isfinite(s->presence_penalty) &&
                  isfinite(s->repetition_penalty) && s->repetition_penalty > 0 &&

@@ -49,6 +49,7 @@ WEFT_MUST_CHECK weft_status weft_event_decode(weft_unpack *unpack,
                                               weft_event *event_out,
                                               weft_err *err);
 
+/* Of load: requests, steps, idle and kv_group, which kv then equals. */
 void weft_state_encode(const weft_group_state *state, weft_pack *pack);
 WEFT_MUST_CHECK weft_status weft_state_decode(const void *bytes, size_t n,
                                               weft_group_state *state_out,

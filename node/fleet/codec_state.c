@@ -51,7 +51,7 @@ void weft_state_encode(const weft_group_state *state, weft_pack *pack)
     weft_pack_i64(pack, load->sched.n_preempted);
     weft_pack_u64(pack, load->n_steps);
     weft_pack_u8(pack, load->idle);
-    pack_kv(pack, &load->kv);
+    pack_kv(pack, &load->kv_group);
     pack_exchange(pack, &state->exchange);
     weft_pack_u64(pack, state->weights_hash);
     weft_pack_text(pack, state->id);
@@ -137,7 +137,7 @@ weft_status weft_state_decode(const void *bytes, size_t n,
     state.load.sched.n_preempted = unpack_bytes(&unpack);
     state.load.n_steps = weft_unpack_u64(&unpack);
     state.load.idle = unpack_bool(&unpack);
-    unpack_kv(&unpack, &state.load.kv);
+    unpack_kv(&unpack, &state.load.kv_group);
     unpack_exchange(&unpack, &state.exchange);
     state.weights_hash = weft_unpack_u64(&unpack);
     unpack_line(&unpack, state.id, sizeof state.id);
@@ -145,6 +145,7 @@ weft_status weft_state_decode(const void *bytes, size_t n,
     if (!weft_unpack_done(&unpack))
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
                          "a STATE of %zu bytes is malformed", n);
+    state.load.kv = state.load.kv_group;
     state.load.whole = state.whole;
     state.load.epoch = state.epoch;
     *state_out = state;

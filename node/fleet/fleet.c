@@ -83,6 +83,7 @@ bool weft_fleet_is_serving(weft_fleet *fleet, char *reason_out,
     weft_group_state first = {0};
     (void)pthread_mutex_lock(&fleet->lock);
     const int32_t n = fleet->n_states;
+    weft_peers *const peers = fleet->peers;
     if (n > 0) first = fleet->states[0];
     for (int32_t i = 0; i < n && !serving; i++) {
         const weft_group_state *const state = &fleet->states[i];
@@ -91,8 +92,8 @@ bool weft_fleet_is_serving(weft_fleet *fleet, char *reason_out,
     (void)pthread_mutex_unlock(&fleet->lock);
     if (serving) return true;
     char dial[128] = "";
-    if (n > 0 && fleet->options.peers != NULL)
-        weft_peers_reason(fleet->options.peers, first.id, dial, sizeof dial);
+    if (n > 0 && peers != NULL)
+        weft_peers_reason(peers, first.id, dial, sizeof dial);
     if (n == 0)
         (void)snprintf(reason_out, reason_bytes,
                        "no group of layer shards is known");
@@ -172,6 +173,8 @@ static void take_want(weft_fleet *fleet)
     const size_t n_max = (size_t)fleet->groups_max;
     (void)pthread_mutex_lock(&fleet->lock);
     const bool changed = fleet->want_changed;
+    fleet->options.peers = fleet->peers;
+    fleet->options.pulse = fleet->pulse;
     (void)pthread_mutex_unlock(&fleet->lock);
     if (!changed) return;
     weft_fleet_lead *const leads = weft_mem_new(n_max, sizeof *leads);
@@ -276,6 +279,15 @@ static void *run(void *arg)
 }
 
 /* -- what other threads call ----------------------------------------------- */
+
+void weft_fleet_set_links(weft_fleet *fleet, weft_peers *peers,
+                          weft_pulse *pulse)
+{
+    (void)pthread_mutex_lock(&fleet->lock);
+    fleet->peers = peers;
+    fleet->pulse = pulse;
+    (void)pthread_mutex_unlock(&fleet->lock);
+}
 
 void weft_fleet_wake(weft_fleet *fleet)
 {
@@ -393,6 +405,8 @@ weft_status weft_fleet_start(const weft_fleet_options *options,
         options->groups_max > 0 ? options->groups_max : GROUPS_MAX;
     if (options->tries_max <= 0) fleet->options.tries_max = TRIES_MAX;
     (void)pthread_mutex_init(&fleet->lock, NULL);
+    fleet->peers = options->peers;
+    fleet->pulse = options->pulse;
     fleet->turn_ns = weft_clock_now_ns();
     weft_status st = create_parts(fleet, err);
     if (st == WEFT_OK) {

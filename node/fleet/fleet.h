@@ -49,8 +49,10 @@ typedef struct weft_group_state {
 } weft_group_state;
 
 typedef struct weft_fleet_options {
-    weft_peers *peers; /* borrowed: used for leads alone */
-    weft_pulse *pulse;
+    /* Borrowed until stop; used for leads alone. NULL: set_peers later, or
+     * links by add_link alone. */
+    weft_peers *peers;
+    weft_pulse *pulse;  /* borrowed; NULL: none */
     int32_t groups_max; /* 0: 64 */
     int32_t jobs_max;   /* live at once; slots of handles (router/journal.h) */
     int32_t tries_max;  /* 0: 2 */
@@ -70,6 +72,9 @@ WEFT_MUST_CHECK weft_status weft_fleet_start(const weft_fleet_options *options,
 void weft_fleet_stop(weft_fleet *fleet);
 void weft_fleet_destroy(weft_fleet *fleet); /* after the router; NULL is fine */
 
+/* Before anything is wanted. Any thread. */
+void weft_fleet_set_links(weft_fleet *fleet, weft_peers *peers,
+                          weft_pulse *pulse);
 /* Looks around at once; for `ready` of weft_peers. Any thread. */
 void weft_fleet_wake(weft_fleet *fleet);
 

@@ -92,6 +92,8 @@ struct weft_fleet {
 
     pthread_mutex_t lock; /* of what follows; any thread */
     bool want_changed;
+    weft_peers *peers; /* those of options, from the next turn on */
+    weft_pulse *pulse;
     weft_fleet_lead *want; /* [groups_max] */
     int32_t n_want;
     weft_group_state *states; /* [groups_max], by number; as told to others */

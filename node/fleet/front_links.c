@@ -26,6 +26,7 @@ static bool send_out(weft_front *front, int32_t at)
 {
     weft_front_router *const router = &front->routers[at];
     if (router->n_events == 0) return true;
+    WEFT_FAILPOINT("front.before_events");
     weft_pack count = weft_pack_into(router->out, 4);
     weft_pack_u32(&count, router->n_events);
     const weft_frame frame = {.type = WEFT_FRAME_EVENTS,
@@ -84,7 +85,7 @@ static bool has_changed(const weft_group_state *a, const weft_group_state *b)
            a->epoch != b->epoch ||
            a->load.sched.n_running != b->load.sched.n_running ||
            a->load.sched.n_waiting != b->load.sched.n_waiting ||
-           a->load.kv.free_bytes != b->load.kv.free_bytes ||
+           a->load.kv_group.free_bytes != b->load.kv_group.free_bytes ||
            strcmp(a->reason, b->reason) != 0;
 }
 

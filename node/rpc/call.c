@@ -7,6 +7,9 @@
 #include "node/base/mem.h"
 #include "node/rpc/server_internal.h"
 
+/* A thousand members, several times over. */
+enum { CLUSTER_BYTES_MAX = 4 << 20 };
+
 /* Lifetime. A call is freed at the moment when its status is out, no batch is
  * outstanding and the service has ended it, by whoever brings that about: the
  * loop, or the thread that ends it. */
@@ -490,6 +493,19 @@ void weft_call_reply_load(weft_call *c, const weft_load_info *load)
     weft_err err = {0};
     reply(c, weft_encode_load(load, weft_bytes_place(&slice), &err), &slice,
           &err);
+}
+
+void weft_call_reply_cluster(weft_call *c, const weft_cluster_info *cluster)
+{
+    grpc_slice slice;
+    weft_err err = {0};
+    weft_arena *arena = NULL;
+    weft_status st = weft_arena_create(CLUSTER_BYTES_MAX, &arena, &err);
+    if (st == WEFT_OK)
+        st =
+            weft_encode_cluster(cluster, arena, weft_bytes_place(&slice), &err);
+    reply(c, st, &slice, &err);
+    weft_arena_destroy(arena);
 }
 
 void weft_call_fail(weft_call *c, weft_status status, const char *text,

@@ -394,6 +394,21 @@ weft_status weft_client_get_load(weft_client *c, uint64_t timeout_ns,
     return st;
 }
 
+weft_status weft_client_get_cluster(weft_client *c, uint64_t timeout_ns,
+                                    weft_arena *arena,
+                                    weft_cluster_info *cluster_out,
+                                    weft_err *err)
+{
+    weft_buf answer = {0};
+    weft_status st =
+        ask(c, "/weft.v1.Cluster/GetCluster", timeout_ns, &answer, err);
+    if (st == WEFT_OK)
+        st = weft_decode_cluster(arena, (weft_span){answer.data, answer.n},
+                                 cluster_out, err);
+    weft_buf_deinit(&answer);
+    return st;
+}
+
 static weft_status read_health(weft_span message, bool *serving_out,
                                weft_err *err)
 {

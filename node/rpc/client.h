@@ -66,6 +66,9 @@ WEFT_MUST_CHECK weft_status weft_client_get_load(weft_client *client,
                                                  weft_arena *arena,
                                                  weft_load_info *load_out,
                                                  weft_err *err);
+WEFT_MUST_CHECK weft_status weft_client_get_cluster(
+    weft_client *client, uint64_t timeout_ns, weft_arena *arena,
+    weft_cluster_info *cluster_out, weft_err *err);
 
 /* Whether the server takes new work, as grpc.health.v1 tells it of the server
  * as a whole: false while it drains. INTERNAL: it tells neither. */

@@ -131,6 +131,17 @@ static void get_load(weft_call *c, weft_span message)
     if (o != NULL) o->ops->get_load(o->ops_arg, c);
 }
 
+static void get_cluster(weft_call *c, weft_span message)
+{
+    weft_err err = {0};
+    weft_status st = weft_decode_empty(message, &err);
+    if (st == WEFT_OK && c->server->options.ops->get_cluster == NULL)
+        st = WEFT_FAIL(&err, WEFT_UNIMPLEMENTED,
+                       "GetCluster is not served here");
+    const weft_rpc_options *const o = hand_over(c, st, &err);
+    if (o != NULL) o->ops->get_cluster(o->ops_arg, c);
+}
+
 const method weft_methods[] = {
     {.path = "/weft.v1.Generation/Generate",
      .is_generate = true,
@@ -141,6 +152,7 @@ const method weft_methods[] = {
     {.path = "/weft.v1.Generation/GetModel", .begin = get_model},
     {.path = "/weft.v1.Generation/GetLoad", .begin = get_load},
     {.path = "/weft.v1.Generation/Abort", .begin = abort_requests},
+    {.path = "/weft.v1.Cluster/GetCluster", .begin = get_cluster},
     {.path = "/grpc.health.v1.Health/Check", .begin = weft_health_check},
     {.path = "/grpc.health.v1.Health/Watch",
      .is_endless = true,

@@ -1,7 +1,8 @@
 /* server.h - the gRPC server of the node.
  *
- * Serves weft.v1.Generation through a table of ops (service.h), and by itself
- * grpc.health.v1.Health and server reflection v1 and v1alpha. Any other method
+ * Serves weft.v1.Generation and weft.v1.Cluster through a table of ops
+ * (service.h), and by itself grpc.health.v1.Health and server reflection v1 and
+ * v1alpha. Any other method
  * is UNIMPLEMENTED. It knows no models, and no policy beyond the limits below.
  *
  * Limits hold before anything is decoded: the size of a message and of all that

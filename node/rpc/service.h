@@ -45,6 +45,8 @@ typedef struct weft_service_ops {
                   const weft_abort_request *request);
     void (*get_model)(void *arg, weft_call *call);
     void (*get_load)(void *arg, weft_call *call);
+    /* weft.v1.Cluster. NULL: UNIMPLEMENTED. */
+    void (*get_cluster)(void *arg, weft_call *call);
 
     /* `why` is CANCELLED, DEADLINE_EXCEEDED or RESOURCE_EXHAUSTED (the client
      * does not read). Unknown ids are calls that have just ended. */
@@ -74,6 +76,7 @@ void weft_call_reply_text(weft_call *call, weft_span text);
 void weft_call_reply_aborted(weft_call *call, uint32_t aborted);
 void weft_call_reply_model(weft_call *call, const weft_model_info *model);
 void weft_call_reply_load(weft_call *call, const weft_load_info *load);
+void weft_call_reply_cluster(weft_call *call, const weft_cluster_info *cluster);
 
 /* What was sent before still arrives first. `text` is copied; control
  * characters in it become spaces. retry_after_ms, if not negative, goes into

@@ -86,6 +86,7 @@ static void others(weft_arena *arena, int which, weft_span bytes)
     weft_generate_response response;
     weft_model_info model;
     weft_load_info load;
+    weft_cluster_info cluster;
     weft_span file;
     char name[WEFT_SYMBOL_BYTES_MAX];
     weft_status st = WEFT_OK;
@@ -97,6 +98,7 @@ static void others(weft_arena *arena, int which, weft_span bytes)
     case 5: st = weft_decode_model(arena, bytes, &model, NULL); break;
     case 6: st = weft_decode_load(arena, bytes, &load, NULL); break;
     case 7: st = weft_decode_empty(bytes, NULL); break;
+    case 9: st = weft_decode_cluster(arena, bytes, &cluster, NULL); break;
     default:
         for (size_t i = 0; weft_reflect_service(bytes, i, name); i++) {
         }
@@ -113,7 +115,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     if (n == 0) return 0;
     weft_arena *arena = new_arena();
     const weft_span bytes = {(const char *)data + 1, n - 1};
-    const int which = data[0] % 9;
+    const int which = data[0] % 10;
     if (which == 0)
         generate(arena, bytes);
     else

@@ -106,6 +106,72 @@ START_TEST(a_complete_arrives_as_it_was)
 }
 END_TEST
 
+START_TEST(a_cluster_arrives_as_it_was)
+{
+    static struct packed packed;
+    const weft_member_info members[] = {
+        {.id = text("layers-0-1"),
+         .role = text("layers"),
+         .state = text("joining"),
+         .address = text("127.0.0.1:1"),
+         .group = {true, 0},
+         .stage = {true, 1},
+         .incarnation = UINT64_MAX},
+        {.id = text("experts-0"), .role = text("experts"), .experts = 5},
+    };
+    const weft_group_info groups[] = {{.group = 7,
+                                       .connected = true,
+                                       .epoch = 3,
+                                       .running = 2,
+                                       .kv_bytes_total = 10,
+                                       .reason = text("why")}};
+    const weft_cluster_info info = {
+        .epoch = 9,
+        .members = members,
+        .n_members = 2,
+        .groups = groups,
+        .n_groups = 1,
+        .load = {.running = 4, .pages_used = {{"full", 6}}, .n_kinds = 1},
+        .experts_min = 1,
+        .experts_max = 2,
+        .replicas = 3,
+        .planned_epoch = 10,
+        .moved_bytes = 11,
+        .moved_least_bytes = 12,
+        .retired_epoch = 8,
+        .waiting = text("for x"),
+        .registry_reachable = true,
+    };
+    weft_arena *const arena = new_arena(ROOM), *const own = new_arena(ROOM);
+    weft_cluster_info out;
+    ck_assert_int_eq(weft_encode_cluster(&info, own, into(&packed), NULL),
+                     WEFT_OK);
+    ck_assert_int_eq(weft_decode_cluster(arena, span_of(&packed), &out, NULL),
+                     WEFT_OK);
+    ck_assert_uint_eq(out.n_members, 2);
+    const weft_member_info *const m = out.members;
+    ck_span(m[0].id, "layers-0-1", 10);
+    ck_span(m[0].state, "joining", 7);
+    ck_assert(m[0].group.set && m[0].group.value == 0 && m[0].stage.set &&
+              m[0].stage.value == 1 && m[0].incarnation == UINT64_MAX);
+    ck_assert(!m[1].group.set && !m[1].stage.set && m[1].experts == 5);
+    ck_assert_uint_eq(out.n_groups, 1);
+    ck_assert(out.groups[0].group == 7 && out.groups[0].connected &&
+              !out.groups[0].whole && out.groups[0].running == 2 &&
+              out.groups[0].kv_bytes_total == 10);
+    ck_span(out.groups[0].reason, "why", 3);
+    ck_assert(out.epoch == 9 && out.load.running == 4 &&
+              out.load.n_kinds == 1 && out.load.pages_used[0].pages == 6 &&
+              out.experts_min == 1 && out.experts_max == 2 &&
+              out.replicas == 3 && out.planned_epoch == 10 &&
+              out.moved_bytes == 11 && out.moved_least_bytes == 12 &&
+              out.retired_epoch == 8 && out.registry_reachable);
+    ck_span(out.waiting, "for x", 5);
+    weft_arena_destroy(arena);
+    weft_arena_destroy(own);
+}
+END_TEST
+
 START_TEST(answers_that_break_the_rules_are_refused)
 {
     static const weft_span broken[] = {
@@ -213,8 +279,10 @@ START_TEST(names_are_found_in_the_descriptors)
     char name[WEFT_SYMBOL_BYTES_MAX];
     ck_assert(weft_reflect_service(set_of(), 0, name));
     ck_assert_str_eq(name, "weft.v1.Generation");
-    ck_assert(weft_reflect_service(set_of(), 3, name));
-    ck_assert(!weft_reflect_service(set_of(), 4, name));
+    ck_assert(weft_reflect_service(set_of(), 1, name));
+    ck_assert_str_eq(name, "weft.v1.Cluster");
+    ck_assert(weft_reflect_service(set_of(), 4, name));
+    ck_assert(!weft_reflect_service(set_of(), 5, name));
 }
 END_TEST
 
@@ -226,7 +294,7 @@ START_TEST(a_broken_set_has_no_names)
         char name[WEFT_SYMBOL_BYTES_MAX];
         (void)weft_reflect_symbol(cut, text("weft.v1.AbortResponse"), &file);
         ck_assert(!weft_reflect_file(cut, text("nothing"), &file));
-        ck_assert(!weft_reflect_service(cut, 4, name));
+        ck_assert(!weft_reflect_service(cut, 5, name));
     }
 }
 END_TEST
@@ -236,6 +304,7 @@ int main(void)
     const TTest *const tests[] = {
         a_chunk_arrives_as_it_was,
         a_complete_arrives_as_it_was,
+        a_cluster_arrives_as_it_was,
         answers_that_break_the_rules_are_refused,
         encoding_survives_want_of_memory,
         names_are_found_in_the_descriptors,

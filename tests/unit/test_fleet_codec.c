@@ -174,7 +174,7 @@ START_TEST(a_job_out_of_range_is_refused)
     REFUSED("prompt_logprobs", job.prompt_logprobs = 513);
     REFUSED("sampling", job.sampling.temperature = NAN);
     REFUSED("sampling", job.sampling.temperature = -1.0F);
-    REFUSED("sampling", job.sampling.top_p = 0.0F);
+    REFUSED("sampling", job.sampling.top_p = 1.5F);
     REFUSED("sampling", job.sampling.min_p = 1.5F);
     REFUSED("sampling", job.sampling.repetition_penalty = 0.0F);
     REFUSED("sampling", job.sampling.presence_penalty = INFINITY);
@@ -364,10 +364,10 @@ static weft_group_state sample_state(void)
     s.load.sched = (weft_sched_stats){2, 3, 4};
     s.load.n_steps = 77;
     s.load.idle = true;
-    s.load.kv.total_bytes = 1 << 20;
-    s.load.kv.free_bytes = 4096;
-    s.load.kv.used_bytes[WEFT_WINDOW] = 12;
-    s.load.kv.pages_used[WEFT_FULL] = 6;
+    s.load.kv_group.total_bytes = 1 << 20;
+    s.load.kv_group.free_bytes = 4096;
+    s.load.kv_group.used_bytes[WEFT_WINDOW] = 12;
+    s.load.kv_group.pages_used[WEFT_FULL] = 6;
     s.exchange.pairs = 1000;
     s.exchange.buckets[WEFT_HISTOGRAM_BUCKETS - 1] = 8;
     s.exchange.imbalance = 1.5F;
@@ -423,8 +423,8 @@ START_TEST(states_out_of_range_are_refused)
         unsigned char body[WEFT_STATE_BYTES_MAX];
         weft_pack pack = weft_pack_into(body, sizeof body);
         if (i == 0) state.max_seqs = -1;
-        if (i == 1) state.load.kv.total_bytes = -1;
-        if (i == 2) state.load.kv.used_bytes[WEFT_FULL] = INT64_MAX;
+        if (i == 1) state.load.kv_group.total_bytes = -1;
+        if (i == 2) state.load.kv_group.used_bytes[WEFT_FULL] = INT64_MAX;
         if (i == 3) state.exchange.imbalance = NAN;
         if (i == 4) state.exchange.top[0].layer = -1;
         weft_state_encode(&state, &pack);

@@ -13,10 +13,10 @@ START_TEST(a_step_that_takes_long_hangs)
 {
     const weft_engine_load load = {.last_progress_ns = START_NS};
     const uint64_t last_ns = START_NS + WEFT_STEP_HANGS_NS;
-    ck_assert(!weft_gauges_step_hangs(&load, last_ns));
-    ck_assert(weft_gauges_step_hangs(&load, last_ns + 1));
+    ck_assert(!weft_view_step_hangs(&load, last_ns));
+    ck_assert(weft_view_step_hangs(&load, last_ns + 1));
     /* The clock was read before the snapshot was. */
-    ck_assert(!weft_gauges_step_hangs(&load, START_NS - 1));
+    ck_assert(!weft_view_step_hangs(&load, START_NS - 1));
 }
 END_TEST
 
@@ -24,8 +24,8 @@ END_TEST
 START_TEST(the_first_step_after_an_idle_turn_hangs_too)
 {
     const weft_engine_load load = {.last_progress_ns = START_NS, .idle = true};
-    ck_assert(!weft_gauges_step_hangs(&load, START_NS + WEFT_STEP_HANGS_NS));
-    ck_assert(weft_gauges_step_hangs(&load, START_NS + WEFT_STEP_HANGS_NS + 1));
+    ck_assert(!weft_view_step_hangs(&load, START_NS + WEFT_STEP_HANGS_NS));
+    ck_assert(weft_view_step_hangs(&load, START_NS + WEFT_STEP_HANGS_NS + 1));
 }
 END_TEST
 
@@ -36,6 +36,8 @@ enum { WAITING = 2, PROMPT = 9, NEW = 200 };
 static desk *engine_desk;
 static weft_router *router;
 static weft_gauges *gauges;
+static weft_engine_view own;
+static weft_view view;
 static weft_http_ops http;
 
 static weft_status no_room(void *arg, const weft_job *job)
@@ -63,7 +65,9 @@ static void open_all(void)
         weft_router_start(router, (weft_lead){.submit = no_room}, NULL),
         WEFT_OK);
     ck_assert_int_eq(weft_gauges_create(&gauges, NULL), WEFT_OK);
-    weft_gauges_set_sources(gauges, router, engine_desk->engine);
+    own.engine = engine_desk->engine;
+    view = weft_engine_view_of(&own);
+    weft_gauges_set_sources(gauges, router, &view);
     http = weft_gauges_http_ops(gauges);
 }
 

@@ -226,7 +226,7 @@ START_TEST(reflection_answers_every_question)
                                  WEFT_NOT_FOUND);
             if (table[i].answer == SERVICES)
                 ck_assert_uint_eq(response->list_services_response->n_service,
-                                  4);
+                                  5);
             forget(response);
         }
     }

@@ -7,6 +7,7 @@
 #include "node/app/service.h"
 #include "node/base/clock.h"
 #include "tests/support/desk.h"
+#include "tests/support/expect.h"
 #include "tests/support/served.h"
 #include "tests/support/suite.h"
 
@@ -20,6 +21,8 @@ static struct {
     weft_tokenizer *tokenizer;
     desk *desk;
     weft_service *service;
+    weft_engine_view own;
+    weft_view view;
     weft_service_ops ops;
     weft_rpc_server *server;
     weft_model_config config;
@@ -107,13 +110,15 @@ static weft_client *open_node(void)
     node.config.stop_ids[0] = 7;
     node.config.stop_ids[1] = 8;
     node.config.n_stop_ids = 2;
+    node.own =
+        (weft_engine_view){.engine = node.desk->engine, .weights_hash = 0xABC};
+    node.view = weft_engine_view_of(&node.own);
     const weft_service_options options = {
         .router = node.router,
-        .engine = node.desk->engine,
+        .view = &node.view,
         .config = &node.config,
         .name = "a-name",
         .max_context = CONTEXT,
-        .weights_hash = 0xABC,
         .max_live = SEQS + QUEUE,
         .count_end = count_end,
     };
@@ -282,6 +287,11 @@ START_TEST(model_and_load_are_told)
     ck_assert_uint_eq(load.running + load.waiting, 0);
     ck_assert_uint_eq(load.kv_bytes_used, 0);
     ck_assert_int_eq((int64_t)load.kv_bytes_total, engine.kv.total_bytes);
+    weft_cluster_info cluster;
+    OK(weft_client_get_cluster(client, SECONDS(20), arena, &cluster, &err));
+    ck_assert_uint_eq(cluster.n_members, 1);
+    ck_assert_uint_eq(cluster.members[0].id.n, 0);
+    ck_assert_uint_eq(cluster.load.kv_bytes_total, load.kv_bytes_total);
     ck_assert_uint_eq(load.n_kinds, 2);
     weft_arena_destroy(arena);
     close_node(client);
