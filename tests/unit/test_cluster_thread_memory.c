@@ -61,12 +61,14 @@ START_TEST(start_without_memory)
         weft_cluster_options options = {
             .registry = open_handle(),
             .shape = shape,
+            .replicas = 1,
             .controls = true,
             .self = {.id = "r", .role = WEFT_ROLE_ROUTER}};
         weft_mem_fail_after(n);
         st = weft_cluster_start(&options, &cluster, &err);
         weft_mem_fail_after(-1);
-        ck_assert(st == WEFT_OK || st == WEFT_RESOURCE_EXHAUSTED);
+        ck_assert_msg(st == WEFT_OK || st == WEFT_RESOURCE_EXHAUSTED, "%s: %s",
+                      weft_status_name(st), err.text);
         ck_assert(st == WEFT_OK || err.text[0] != '\0');
         weft_cluster_stop(cluster);
     }
