@@ -257,7 +257,12 @@ void weft_server_answer(weft_expert_server *s, weft_server_client *c)
         .n_rows = n,
         .row_bytes = (uint32_t)hidden * (uint32_t)sizeof(float),
     };
-    if (!weft_server_send(c, &frame, c->rows[b])) return;
+    /* Counted before anybody can have seen it. */
+    atomic_fetch_add(&s->rows, (uint64_t)n);
+    if (!weft_server_send(c, &frame, c->rows[b])) {
+        atomic_fetch_sub(&s->rows, (uint64_t)n);
+        return;
+    }
     /* Echoed rows are the link's own, till it receives. */
     if (s->options.echo &&
         weft_link_flush(c->link, weft_clock_now_ns() + ECHO_NS, NULL) !=
@@ -265,7 +270,6 @@ void weft_server_answer(weft_expert_server *s, weft_server_client *c)
         c->broken = true;
     c->n_computed = 0;
     c->n_flying = weft_link_is_idle(c->link) ? 0 : b + 1;
-    atomic_fetch_add(&s->rows, (uint64_t)n);
     q->next += n;
     if (q->next == q->n_pairs) q->held = false;
 }
@@ -298,10 +302,10 @@ void weft_server_reject(weft_expert_server *s, weft_server_client *c,
         .body = body,
         .body_bytes = weft_reject_encode(reason, text, body),
     };
+    atomic_fetch_add(&s->rejected, 1);
     /* A queue has room beside the answers that may fly. */
     if (!weft_server_send(c, &frame, NULL)) c->broken = true;
     c->question.held = false;
-    atomic_fetch_add(&s->rejected, 1);
 }
 
 bool weft_server_round(weft_expert_server *s, uint64_t now_ns)
