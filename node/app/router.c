@@ -198,9 +198,9 @@ static void take_down(process *p)
     weft_face_stop(&p->face);
     if (p->member_begun) weft_membership_leave(&p->member);
     weft_fleet_stop(p->fleet);
+    weft_peers_destroy(p->peers); /* whose threads wake the fleet */
     weft_face_destroy(&p->face);
     weft_fleet_destroy(p->fleet);
-    weft_peers_destroy(p->peers);
     if (p->member_begun) weft_membership_end(&p->member);
     weft_model_close(&p->opened);
 }

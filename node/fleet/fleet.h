@@ -70,7 +70,8 @@ WEFT_MUST_CHECK weft_status weft_fleet_start(const weft_fleet_options *options,
                                              weft_err *err);
 /* Joins its thread; jobs that are left get no event. NULL is fine. */
 void weft_fleet_stop(weft_fleet *fleet);
-void weft_fleet_destroy(weft_fleet *fleet); /* after the router; NULL is fine */
+/* After the router, and after peers that wake it; NULL is fine. */
+void weft_fleet_destroy(weft_fleet *fleet);
 
 /* Before anything is wanted. Any thread. */
 void weft_fleet_set_links(weft_fleet *fleet, weft_peers *peers,
