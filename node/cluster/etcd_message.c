@@ -4,6 +4,8 @@
 #include <grpc/slice.h>
 #include <string.h>
 
+#include "node/base/mem.h"
+
 /* --- requests ------------------------------------------------------------ */
 
 /* protobuf-c wants to be able to write to what it only reads. */
@@ -35,18 +37,22 @@ grpc_byte_buffer *weft_etcd_range(const weft_etcd_prefix *prefix,
                                   weft_span after, int64_t revision,
                                   int64_t limit)
 {
-    /* The key that comes next after any is that key and a NUL. */
-    char next[WEFT_ETCD_KEY_BYTES + 1] = {0};
     Etcdserverpb__RangeRequest range = ETCDSERVERPB__RANGE_REQUEST__INIT;
+    char *next = NULL;
     range.key = text(prefix->from);
-    if (after.n > 0 && after.n < sizeof next) {
+    if (after.n > 0) {
+        /* The key that comes next after any is that key and a NUL. */
+        next = weft_mem_new(after.n + 1, 1);
+        if (next == NULL) return NULL;
         memcpy(next, after.data, after.n);
         range.key = borrowed(next, after.n + 1);
     }
     range.range_end = text(prefix->to);
     range.revision = revision;
     range.limit = limit;
-    return weft_etcd_pack(&range.base);
+    grpc_byte_buffer *const buffer = weft_etcd_pack(&range.base);
+    weft_mem_free(next);
+    return buffer;
 }
 
 /* What the messages of a transaction point to. */

@@ -31,7 +31,8 @@ typedef struct weft_etcd_prefix {
 } weft_etcd_prefix;
 
 /* All keys of the prefix at `revision` (0: the newest) that come behind `after`
- * (n 0: all), at most `limit`. */
+ * (n 0: all; else any key, as long as it may be), at most `limit`. NULL: no
+ * memory. */
 grpc_byte_buffer *weft_etcd_range(const weft_etcd_prefix *prefix,
                                   weft_span after, int64_t revision,
                                   int64_t limit);

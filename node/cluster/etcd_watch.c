@@ -18,7 +18,8 @@
 enum {
     LISTING_BYTES_MAX = 64 << 20,
     CHANGES_BYTES_MAX = 64 << 20,
-    PAGE_KEYS_FIRST = 512,
+    PAGE_KEYS_MAX = 512,
+    PAGE_KEYS_SLOW = 32, /* of an etcd that takes its time */
 };
 
 /* --- telling ------------------------------------------------------------- */
@@ -126,6 +127,7 @@ static void tell_listing(struct etcd *e)
     tell_mark(e, WEFT_REGISTRY_RELIST_END);
     drop_pages(w);
     w->listing = false;
+    if (w->page_keys < PAGE_KEYS_MAX) w->page_keys *= 2;
     const uint64_t now = weft_clock_now_ns();
     w->relist_due_ns = now + spread(e->relist_ns, now);
 }
@@ -148,11 +150,13 @@ static void ask_page(struct etcd *e, uint64_t now_ns)
         const ProtobufCBinaryData *key = &r->kvs[r->n_kvs - 1]->key;
         after = (weft_span){(const char *)key->data, key->len};
     }
-    weft_etcd_start(e, &w->list, "/etcdserverpb.KV/Range",
-                    weft_etcd_range(&e->prefix, after,
-                                    last != NULL ? w->revision : 0,
-                                    w->page_keys),
-                    now_ns, on_listed);
+    grpc_byte_buffer *const request = weft_etcd_range(
+        &e->prefix, after, last != NULL ? w->revision : 0, w->page_keys);
+    if (request == NULL)
+        try_later(e);
+    else
+        weft_etcd_start(e, &w->list, "/etcdserverpb.KV/Range", request, now_ns,
+                        on_listed);
 }
 
 /* Append it; false: it is no page. */
@@ -177,9 +181,12 @@ static void list_failed(struct etcd *e, struct etcd_call *call)
     weft_etcd_failed(e, call->endpoint, call->code, &call->details);
     (void)weft_etcd_token_refused(e, call);
     try_later(e);
-    /* The page was too large to be received. */
+    /* The page was too large to be received, or to come in time. */
     if (call->code == GRPC_STATUS_RESOURCE_EXHAUSTED && w->page_keys > 1)
         w->page_keys = (w->page_keys + 7) / 8;
+    if (call->code == GRPC_STATUS_DEADLINE_EXCEEDED &&
+        w->page_keys > PAGE_KEYS_SLOW)
+        w->page_keys /= 2;
 }
 
 static void on_listed(struct etcd *e, struct etcd_call *call)
@@ -421,7 +428,7 @@ void weft_etcd_watch_init(struct etcd *e)
     struct etcd_watch *w = &e->watch;
     w->listing = true;
     w->last = &w->first;
-    w->page_keys = PAGE_KEYS_FIRST;
+    w->page_keys = PAGE_KEYS_MAX;
     w->sent.fn = on_sent;
     w->message.fn = on_message;
     w->status.fn = on_status;

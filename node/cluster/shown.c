@@ -17,14 +17,15 @@ static int compare(const weft_member *a, const weft_member *b)
     return strcmp(a->id, b->id);
 }
 
-/* Whether those who are told need to know. */
+/* Whether those who are told need to know. Which epoch each has seen changes
+ * with every epoch for everybody, and is nobody's business but policy's. */
 static bool differs(const weft_member *a, const weft_member *b)
 {
     return a->state != b->state || a->incarnation != b->incarnation ||
            strcmp(a->address, b->address) != 0 || a->group != b->group ||
            a->stage != b->stage || a->n_stages != b->n_stages ||
            a->config_hash != b->config_hash ||
-           a->weights_hash != b->weights_hash || a->epoch != b->epoch ||
+           a->weights_hash != b->weights_hash ||
            strcmp(a->identity, b->identity) != 0 ||
            strcmp(a->device, b->device) != 0 ||
            strcmp(a->release, b->release) != 0 ||

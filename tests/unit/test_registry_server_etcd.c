@@ -224,6 +224,33 @@ START_TEST(values_and_keys_above_the_limits)
 }
 END_TEST
 
+/* A key that no member would write, at the end of a page. */
+START_TEST(page_that_ends_in_a_long_key)
+{
+    enum { PAGE = 512, EACH = WEFT_TXN_WRITES_MAX };
+    char out[256];
+    weft_txn txn = {.n_writes = EACH};
+    begin();
+    seen_begin(&s[0], open_handle(0, 0));
+    UNTIL(s[0].lease == WEFT_OK);
+    for (int i = 0; i < PAGE + EACH; i += EACH) {
+        for (int k = 0; k < EACH; k++)
+            (void)snprintf(txn.writes[k].key, WEFT_KEY_BYTES, "k/%03d", i + k);
+        s[0].n_submitted = 0;
+        memset(s[0].done, 0, sizeof s[0].done);
+        seen_submit(&s[0], &txn);
+        UNTIL(s[0].done[0]);
+    }
+    etcd_shell(&etcd,
+               "export ETCDCTL_API=3; etcdctl --endpoints=$E put "
+               "/weft/test/k/510$(head -c 1000 /dev/zero | tr '\\0' k) x",
+               out, sizeof out);
+    seen_begin(&s[1], open_handle(0, 0));
+    UNTIL(s[1].n_listings > 0);
+    ck_assert_int_eq(s[1].n_keys, PAGE + EACH);
+}
+END_TEST
+
 /* A page of such values is more than one answer may have. */
 START_TEST(listing_of_large_values)
 {
@@ -322,6 +349,7 @@ static void add_own(TCase *tests)
         one_of_three_frozen,
         values_and_keys_above_the_limits,
         listing_of_large_values,
+        page_that_ends_in_a_long_key,
         poll_returns_after_wake_and_at_its_deadline,
         options_that_cannot_be,
         create_without_memory,
