@@ -388,6 +388,9 @@ static void drain(weft_layers *l)
 static void take_down(weft_layers *l)
 {
     weft_shard_close_links(&l->shard);
+    /* Their threads wake what goes next. */
+    weft_peers_stop(l->stage_peers);
+    weft_peers_stop(l->expert_peers);
     if (l->exchange != NULL) weft_exchange_stop(l->exchange);
     if (weft_layers_is_lead(l)) weft_layers_destroy_lead(l);
     weft_stage_stop(l->stage);

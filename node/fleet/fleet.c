@@ -199,7 +199,8 @@ static int32_t find_peer(const weft_fleet *fleet, const weft_peer *peer)
         const weft_fleet_group *const group = &fleet->groups[i];
         if (group->wanted && group->link == NULL &&
             strcmp(group->want.peer.id, peer->id) == 0 &&
-            group->want.peer.incarnation == peer->incarnation)
+            (group->want.peer.incarnation == 0 ||
+             group->want.peer.incarnation == peer->incarnation))
             return i;
     }
     return WEFT_NO_GROUP;

@@ -101,7 +101,10 @@ typedef struct weft_peers_options {
 WEFT_MUST_CHECK weft_status weft_peers_create(const weft_peers_options *options,
                                               weft_peers **peers_out,
                                               weft_err *err);
-void weft_peers_destroy(weft_peers *peers); /* joins; untaken links close */
+/* Joins its threads; untaken links close. Nothing is dialled and `ready` not
+ * called any more; all other functions stay harmless. NULL is fine. */
+void weft_peers_stop(weft_peers *peers);
+void weft_peers_destroy(weft_peers *peers); /* stops; NULL is fine */
 /* Of what it says from here on. Any thread. */
 void weft_peers_set_own(weft_peers *peers, const weft_hello *own);
 /* The whole set that is wanted. Any thread. INVALID_ARGUMENT: more than

@@ -55,6 +55,7 @@ struct weft_peers {
     weft_peers_options options;
     pthread_mutex_t lock; /* of what follows, and of the slots */
     weft_hello own;
+    bool stopped;
     peer_slot *slots;
     int32_t n_slots;
     uint64_t ready_count;
@@ -269,19 +270,28 @@ weft_status weft_peers_create(const weft_peers_options *options,
     return WEFT_OK;
 }
 
-void weft_peers_destroy(weft_peers *peers)
+void weft_peers_stop(weft_peers *peers)
 {
     if (peers == NULL) return;
     (void)pthread_mutex_lock(&peers->lock);
-    for (peer_slot *one = peers->slots; one != NULL; one = one->next)
-        end_slot(one);
+    peer_slot *slots = peers->slots;
+    peers->stopped = true;
+    peers->slots = NULL;
+    peers->n_slots = 0;
+    for (peer_slot *one = slots; one != NULL; one = one->next) end_slot(one);
     (void)pthread_mutex_unlock(&peers->lock);
-    while (peers->slots != NULL) {
-        peer_slot *const one = peers->slots;
-        peers->slots = one->next;
+    while (slots != NULL) {
+        peer_slot *const one = slots;
+        slots = one->next;
         (void)pthread_join(one->thread, NULL);
         free_slot(one);
     }
+}
+
+void weft_peers_destroy(weft_peers *peers)
+{
+    if (peers == NULL) return;
+    weft_peers_stop(peers);
     (void)pthread_mutex_destroy(&peers->lock);
     weft_mem_free(peers);
 }
@@ -298,6 +308,7 @@ static weft_status want(weft_peers *peers, const weft_peer *wanted, int32_t n,
                         weft_err *err)
 {
     weft_status st = WEFT_OK;
+    if (peers->stopped) return WEFT_OK;
     reap(peers);
     for (peer_slot *one = peers->slots; one != NULL; one = one->next)
         one->wanted = false;
