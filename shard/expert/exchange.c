@@ -83,6 +83,7 @@ weft_status weft_exchange_create(const weft_exchange_options *options,
 void weft_exchange_destroy(weft_exchange *ex)
 {
     if (ex == NULL) return;
+    ex->options.peers = NULL; /* gone, or about to go */
     for (int32_t s = 0; s < ex->n_slots; s++) weft_exchange_close_link(ex, s);
     weft_poller_destroy(ex->poller);
     for (int32_t i = 0; i < ex->n_held; i++)

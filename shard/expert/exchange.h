@@ -81,7 +81,9 @@ typedef struct weft_exchange_options {
 WEFT_MUST_CHECK weft_status
 weft_exchange_create(const weft_exchange_options *options,
                      weft_exchange **exchange_out, weft_err *err);
-void weft_exchange_destroy(weft_exchange *exchange); /* NULL is fine */
+/* NULL is fine. Does not touch `peers`: they may be, and where their `ready`
+ * wakes the exchange have to be, destroyed before it. */
+void weft_exchange_destroy(weft_exchange *exchange);
 
 weft_experts weft_exchange_experts(weft_exchange *exchange);
 
