@@ -428,8 +428,10 @@ weft_status weft_fleet_start(const weft_fleet_options *options,
 
 static void drop_links(weft_fleet *fleet)
 {
-    for (int32_t i = 0; i < fleet->n_groups; i++)
+    for (int32_t i = 0; i < fleet->n_groups; i++) {
+        fleet->groups[i].wanted = false;
         weft_fleet_break(fleet, i, "the router stops");
+    }
     for (int32_t i = 0; i < fleet->n_brought; i++)
         weft_link_close(fleet->brought[i].link);
     fleet->n_brought = 0;

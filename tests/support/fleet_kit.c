@@ -26,7 +26,7 @@ static void wait_for(sem_t *sem)
 /* -- leads ------------------------------------------------------------------
  */
 
-kit *kit_open(void)
+kit *fleet_kit_open(void)
 {
     kit *const k = weft_mem_new(1, sizeof *k);
     char dir[64];
@@ -42,10 +42,10 @@ kit *kit_open(void)
     return k;
 }
 
-void kit_close(kit *k)
+void fleet_kit_close(kit *k)
 {
     for (int32_t i = 0; i < KIT_LEADS; i++) {
-        kit_lead_kill(k, i);
+        fleet_kit_lead_kill(k, i);
         (void)pthread_mutex_destroy(&k->leads[i].lock);
         (void)pthread_cond_destroy(&k->leads[i].moved);
     }
@@ -66,7 +66,7 @@ static void hold(void *arg, uint64_t ns, int32_t n_rows)
     (void)pthread_mutex_unlock(&lead->lock);
 }
 
-void kit_lead_allow(kit *k, int32_t at, int32_t steps)
+void fleet_kit_lead_allow(kit *k, int32_t at, int32_t steps)
 {
     kit_lead *const lead = &k->leads[at];
     (void)pthread_mutex_lock(&lead->lock);
@@ -139,22 +139,22 @@ static void start_lead(kit *k, int32_t at, int32_t jobs_max, int32_t steps)
     OK(weft_front_start(lead->front, lead->engine, &err));
 }
 
-void kit_lead_start(kit *k, int32_t at, int32_t jobs_max)
+void fleet_kit_lead_start(kit *k, int32_t at, int32_t jobs_max)
 {
     start_lead(k, at, jobs_max, -1);
 }
 
-void kit_lead_start_held(kit *k, int32_t at, int32_t steps)
+void fleet_kit_lead_start_held(kit *k, int32_t at, int32_t steps)
 {
     start_lead(k, at, 0, steps);
 }
 
-void kit_lead_kill(kit *k, int32_t at)
+void fleet_kit_lead_kill(kit *k, int32_t at)
 {
     kit_lead *const lead = &k->leads[at];
     if (lead->front == NULL) return;
     weft_front_stop(lead->front);
-    kit_lead_allow(k, at, -1);
+    fleet_kit_lead_allow(k, at, -1);
     weft_engine_stop(lead->engine);
     weft_engine_destroy(lead->engine);
     weft_front_destroy(lead->front);
@@ -170,7 +170,7 @@ static bool is_idle(const kit_lead *lead)
            load.sched.n_waiting == 0 && load.kv.slabs_free == load.kv.slabs;
 }
 
-void kit_lead_wait_idle(kit *k, int32_t at)
+void fleet_kit_lead_wait_idle(kit *k, int32_t at)
 {
     const uint64_t until_ns =
         weft_clock_now_ns() + WAIT_SECONDS * UINT64_C(1000000000);
@@ -242,7 +242,7 @@ static void make_fleet(kit_router *r, int32_t n_groups)
     OK(weft_fleet_want(r->fleet, leads, n_groups, &err));
 }
 
-kit_router *kit_router_open(kit *k, int32_t n_groups)
+kit_router *fleet_kit_router_open(kit *k, int32_t n_groups)
 {
     kit_router *const r = weft_mem_new(1, sizeof *r);
     r->k = k;
@@ -262,7 +262,7 @@ kit_router *kit_router_open(kit *k, int32_t n_groups)
     return r;
 }
 
-void kit_router_close(kit_router *r)
+void fleet_kit_router_close(kit_router *r)
 {
     weft_router_stop(r->router);
     weft_fleet_stop(r->fleet);
@@ -274,8 +274,8 @@ void kit_router_close(kit_router *r)
     weft_mem_free(r);
 }
 
-void kit_wait_state(kit_router *r, uint32_t group,
-                    bool (*is)(const weft_group_state *state))
+void fleet_kit_wait_state(kit_router *r, uint32_t group,
+                          bool (*is)(const weft_group_state *state))
 {
     for (;;) {
         weft_group_state states[KIT_LEADS];
@@ -291,7 +291,7 @@ static bool is_connected(const weft_group_state *state)
     return state->connected;
 }
 
-void kit_connect(kit_router *r, int32_t at)
+void fleet_kit_connect(kit_router *r, int32_t at)
 {
     const weft_link_options near = {.limits = {.body_bytes_max = 1 << 20},
                                     .name = "lead"};
@@ -301,7 +301,7 @@ void kit_connect(kit_router *r, int32_t at)
     OK(weft_link_create_local(&near, &far, &ours, &theirs, &err));
     OK(weft_front_add_link(r->k->leads[at].front, theirs, &err));
     OK(weft_fleet_add_link(r->fleet, (uint32_t)at, ours, &err));
-    kit_wait_state(r, (uint32_t)at, is_connected);
+    fleet_kit_wait_state(r, (uint32_t)at, is_connected);
 }
 
 /* -- clients ----------------------------------------------------------------
@@ -345,7 +345,7 @@ static void heard_fail(void *arg, weft_status status, const char *text,
 
 static const weft_client_ops CLIENT = {heard_chunk, heard_complete, heard_fail};
 
-void kit_client_init(kit_client *c, int32_t salt, uint32_t max_tokens)
+void fleet_kit_client_init(kit_client *c, int32_t salt, uint32_t max_tokens)
 {
     int32_t ids[64];
     const uint32_t n_prompt = 5 + (uint32_t)salt * 3 % 40;
@@ -369,13 +369,13 @@ void kit_client_init(kit_client *c, int32_t salt, uint32_t max_tokens)
     };
 }
 
-void kit_client_deinit(kit_client *c)
+void fleet_kit_client_deinit(kit_client *c)
 {
     (void)sem_destroy(&c->told);
     (void)sem_destroy(&c->ended);
 }
 
-weft_status kit_ask(kit_router *r, kit_client *c)
+weft_status fleet_kit_ask(kit_router *r, kit_client *c)
 {
     int32_t retry_after_ms = 0;
     weft_err err = {0};
@@ -386,18 +386,18 @@ weft_status kit_ask(kit_router *r, kit_client *c)
     return st;
 }
 
-void kit_wait_tokens(kit_client *c, int32_t n)
+void fleet_kit_wait_tokens(kit_client *c, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) wait_for(&c->told);
 }
 
-void kit_wait_end(kit_client *c)
+void fleet_kit_wait_end(kit_client *c)
 {
     wait_for(&c->ended);
     ck_assert_int_eq(c->n_ends, 1);
 }
 
-void kit_expect_same(const kit_client *c, const kit_client *known)
+void fleet_kit_expect_same(const kit_client *c, const kit_client *known)
 {
     ck_assert_msg(c->status == WEFT_OK, "%s: %s", weft_status_name(c->status),
                   c->why);
@@ -412,19 +412,19 @@ void kit_expect_same(const kit_client *c, const kit_client *known)
                          sizeof c->prompt_logprobs[0]);
 }
 
-void kit_know(kit_client *known, int32_t n, uint32_t max_tokens)
+void fleet_kit_know(kit_client *known, int32_t n, uint32_t max_tokens)
 {
-    kit *const k = kit_open();
-    kit_router *const r = kit_router_open(k, 0);
+    kit *const k = fleet_kit_open();
+    kit_router *const r = fleet_kit_router_open(k, 0);
     for (int32_t i = 0; i < n; i++) {
-        kit_client_init(&known[i], i, max_tokens);
-        ck_assert_int_eq(kit_ask(r, &known[i]), WEFT_OK);
+        fleet_kit_client_init(&known[i], i, max_tokens);
+        ck_assert_int_eq(fleet_kit_ask(r, &known[i]), WEFT_OK);
     }
     for (int32_t i = 0; i < n; i++) {
-        kit_wait_end(&known[i]);
+        fleet_kit_wait_end(&known[i]);
         ck_assert_int_eq(known[i].n_ids, (int32_t)max_tokens);
-        kit_client_deinit(&known[i]);
+        fleet_kit_client_deinit(&known[i]);
     }
-    kit_router_close(r);
-    kit_close(k);
+    fleet_kit_router_close(r);
+    fleet_kit_close(k);
 }

@@ -38,19 +38,19 @@ typedef struct kit {
     kit_lead leads[KIT_LEADS];
 } kit;
 
-kit *kit_open(void);
-void kit_close(kit *k); /* leads that run are ended */
+kit *fleet_kit_open(void);
+void fleet_kit_close(kit *k); /* leads that run are ended */
 
 /* jobs_max 0: all that the engine takes. It begins whole and unheld. */
-void kit_lead_start(kit *k, int32_t lead, int32_t jobs_max);
+void fleet_kit_lead_start(kit *k, int32_t lead, int32_t jobs_max);
 /* The same, held after so many steps. */
-void kit_lead_start_held(kit *k, int32_t lead, int32_t steps);
+void fleet_kit_lead_start_held(kit *k, int32_t lead, int32_t steps);
 /* As a process that is killed: its links break off. */
-void kit_lead_kill(kit *k, int32_t lead);
+void fleet_kit_lead_kill(kit *k, int32_t lead);
 /* So many steps more; -1: no limit. */
-void kit_lead_allow(kit *k, int32_t lead, int32_t steps);
+void fleet_kit_lead_allow(kit *k, int32_t lead, int32_t steps);
 /* Waits until it holds no job and no page. */
-void kit_lead_wait_idle(kit *k, int32_t lead);
+void fleet_kit_lead_wait_idle(kit *k, int32_t lead);
 
 typedef struct kit_router {
     kit *k;
@@ -63,13 +63,13 @@ typedef struct kit_router {
 } kit_router;
 
 /* n_groups 0: straight to the engine of lead 0, which must not run. */
-kit_router *kit_router_open(kit *k, int32_t n_groups);
-void kit_router_close(kit_router *r);
+kit_router *fleet_kit_router_open(kit *k, int32_t n_groups);
+void fleet_kit_router_close(kit_router *r);
 /* A link from the router to a lead that runs; waits until its state is told. */
-void kit_connect(kit_router *r, int32_t lead);
+void fleet_kit_connect(kit_router *r, int32_t lead);
 /* Waits until `is` says true of that group's state. */
-void kit_wait_state(kit_router *r, uint32_t group,
-                    bool (*is)(const weft_group_state *state));
+void fleet_kit_wait_state(kit_router *r, uint32_t group,
+                          bool (*is)(const weft_group_state *state));
 
 typedef struct kit_client {
     weft_request request;
@@ -89,15 +89,15 @@ typedef struct kit_client {
 
 /* A request that differs by salt: greedy if it is even, sampled if odd; with
  * logprobs, every third with the prompt's. */
-void kit_client_init(kit_client *c, int32_t salt, uint32_t max_tokens);
-void kit_client_deinit(kit_client *c);
+void fleet_kit_client_init(kit_client *c, int32_t salt, uint32_t max_tokens);
+void fleet_kit_client_deinit(kit_client *c);
 /* What weft_router_generate says. */
-weft_status kit_ask(kit_router *r, kit_client *c);
-void kit_wait_tokens(kit_client *c, int32_t n);
-void kit_wait_end(kit_client *c);
+weft_status fleet_kit_ask(kit_router *r, kit_client *c);
+void fleet_kit_wait_tokens(kit_client *c, int32_t n);
+void fleet_kit_wait_end(kit_client *c);
 /* Complete, and to the byte what the other was told. */
-void kit_expect_same(const kit_client *c, const kit_client *known);
+void fleet_kit_expect_same(const kit_client *c, const kit_client *known);
 /* What one engine alone answers to the same requests. */
-void kit_know(kit_client *known, int32_t n, uint32_t max_tokens);
+void fleet_kit_know(kit_client *known, int32_t n, uint32_t max_tokens);
 
 #endif

@@ -415,13 +415,13 @@ static void send_job(peer *p, const weft_job *job)
 
 START_TEST(a_router_that_lies_is_broken_off)
 {
-    kit *const k = kit_open();
-    kit_lead_start(k, 0, 0);
-    kit_router *const r = kit_router_open(k, 1);
-    kit_connect(r, 0);
+    kit *const k = fleet_kit_open();
+    fleet_kit_lead_start(k, 0, 0);
+    kit_router *const r = fleet_kit_router_open(k, 1);
+    fleet_kit_connect(r, 0);
     kit_client other;
-    kit_client_init(&other, 1, 200);
-    ck_assert_int_eq(kit_ask(r, &other), WEFT_OK);
+    fleet_kit_client_init(&other, 1, 200);
+    ck_assert_int_eq(fleet_kit_ask(r, &other), WEFT_OK);
     for (int32_t i = 0; i < 7; i++) {
         peer router = join_front(k);
         weft_job job = a_job(0);
@@ -440,20 +440,20 @@ START_TEST(a_router_that_lies_is_broken_off)
         }
         await_break(&router);
     }
-    kit_wait_end(&other);
+    fleet_kit_wait_end(&other);
     ck_assert_msg(other.status == WEFT_OK, "%s", other.why);
     ck_assert_int_eq(other.n_ids, 200);
-    kit_client_deinit(&other);
-    kit_lead_wait_idle(k, 0);
-    kit_router_close(r);
-    kit_close(k);
+    fleet_kit_client_deinit(&other);
+    fleet_kit_lead_wait_idle(k, 0);
+    fleet_kit_router_close(r);
+    fleet_kit_close(k);
 }
 END_TEST
 
 START_TEST(a_job_goes_through_a_front)
 {
-    kit *const k = kit_open();
-    kit_lead_start(k, 0, 0);
+    kit *const k = fleet_kit_open();
+    fleet_kit_lead_start(k, 0, 0);
     peer router = join_front(k);
     const weft_frame first = await(&router, WEFT_FRAME_STATE);
     weft_group_state state;
@@ -479,16 +479,16 @@ START_TEST(a_job_goes_through_a_front)
     }
     ck_assert_int_eq(n_tokens, 5);
     stop(&router);
-    kit_lead_wait_idle(k, 0);
-    kit_close(k);
+    fleet_kit_lead_wait_idle(k, 0);
+    fleet_kit_close(k);
 }
 END_TEST
 
 /* So many routers and no more; each that leaves makes room. */
 START_TEST(too_many_routers)
 {
-    kit *const k = kit_open();
-    kit_lead_start(k, 0, 0);
+    kit *const k = fleet_kit_open();
+    fleet_kit_lead_start(k, 0, 0);
     peer routers[16];
     for (int32_t i = 0; i < 16; i++) routers[i] = join_front(k);
     weft_link *ours = NULL, *theirs = NULL;
@@ -497,7 +497,7 @@ START_TEST(too_many_routers)
                      WEFT_RESOURCE_EXHAUSTED);
     weft_link_close(ours);
     for (int32_t i = 0; i < 16; i++) stop(&routers[i]);
-    kit_close(k);
+    fleet_kit_close(k);
 }
 END_TEST
 

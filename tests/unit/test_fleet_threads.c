@@ -18,17 +18,17 @@ static kit_client clients[STREAMS], known[STREAMS];
 static void ask_all(kit_router *r, kit_client *c, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
-        kit_client_init(&c[i], i, TOKENS);
-        ck_assert_int_eq(kit_ask(r, &c[i]), WEFT_OK);
+        fleet_kit_client_init(&c[i], i, TOKENS);
+        ck_assert_int_eq(fleet_kit_ask(r, &c[i]), WEFT_OK);
     }
 }
 
 static void expect_all(kit_client *c, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
-        kit_wait_end(&c[i]);
-        kit_expect_same(&c[i], &known[i]);
-        kit_client_deinit(&c[i]);
+        fleet_kit_wait_end(&c[i]);
+        fleet_kit_expect_same(&c[i], &known[i]);
+        fleet_kit_client_deinit(&c[i]);
     }
 }
 
@@ -49,42 +49,42 @@ static bool is_draining(const weft_group_state *state)
 
 START_TEST(tokens_are_those_of_one_process)
 {
-    kit_know(known, STREAMS, TOKENS);
-    kit *const k = kit_open();
-    kit_lead_start(k, 0, 0);
-    kit_router *const r = kit_router_open(k, 1);
-    kit_connect(r, 0);
+    fleet_kit_know(known, STREAMS, TOKENS);
+    kit *const k = fleet_kit_open();
+    fleet_kit_lead_start(k, 0, 0);
+    kit_router *const r = fleet_kit_router_open(k, 1);
+    fleet_kit_connect(r, 0);
     ask_all(r, clients, STREAMS);
     expect_all(clients, STREAMS);
-    kit_lead_wait_idle(k, 0);
+    fleet_kit_lead_wait_idle(k, 0);
     weft_group_state state;
     ck_assert_int_eq(weft_fleet_get_states(r->fleet, &state, 1), 1);
     ck_assert_uint_eq(state.weights_hash, 42);
     ck_assert_str_eq(state.id, "lead-0");
-    kit_router_close(r);
-    kit_close(k);
+    fleet_kit_router_close(r);
+    fleet_kit_close(k);
 }
 END_TEST
 
 START_TEST(a_group_is_killed_mid_stream)
 {
-    kit_know(known, STREAMS, TOKENS);
-    kit *const k = kit_open();
+    fleet_kit_know(known, STREAMS, TOKENS);
+    kit *const k = fleet_kit_open();
     /* Both stand still soon, so that streams are begun and not ended. */
-    kit_lead_start_held(k, 0, 12);
-    kit_lead_start_held(k, 1, 1);
-    kit_router *const r = kit_router_open(k, 2);
-    kit_connect(r, 0);
-    kit_connect(r, 1);
+    fleet_kit_lead_start_held(k, 0, 12);
+    fleet_kit_lead_start_held(k, 1, 1);
+    kit_router *const r = fleet_kit_router_open(k, 2);
+    fleet_kit_connect(r, 0);
+    fleet_kit_connect(r, 1);
     ask_all(r, clients, STREAMS);
-    kit_wait_tokens(&clients[0], 3); /* placed first, so on group 0 */
-    kit_lead_kill(k, 0);
-    kit_lead_allow(k, 1, -1);
+    fleet_kit_wait_tokens(&clients[0], 3); /* placed first, so on group 0 */
+    fleet_kit_lead_kill(k, 0);
+    fleet_kit_lead_allow(k, 1, -1);
     expect_all(clients, STREAMS);
-    kit_lead_wait_idle(k, 1);
-    kit_wait_state(r, 0, is_not_connected);
-    kit_router_close(r);
-    kit_close(k);
+    fleet_kit_lead_wait_idle(k, 1);
+    fleet_kit_wait_state(r, 0, is_not_connected);
+    fleet_kit_router_close(r);
+    fleet_kit_close(k);
 }
 END_TEST
 
@@ -108,59 +108,59 @@ static double busy_share(kit_client *c)
 START_TEST(all_groups_are_lost_and_come_back)
 {
     enum { N = 3, LONG = 200 };
-    kit_know(known, N, LONG);
-    kit *const k = kit_open();
-    kit_router *const r = kit_router_open(k, 1);
-    kit_wait_state(r, 0, is_not_connected); /* nobody is there yet */
-    for (int32_t i = 0; i < N; i++) kit_client_init(&clients[i], i, LONG);
-    ck_assert_int_eq(kit_ask(r, &clients[0]), WEFT_UNAVAILABLE);
+    fleet_kit_know(known, N, LONG);
+    kit *const k = fleet_kit_open();
+    kit_router *const r = fleet_kit_router_open(k, 1);
+    fleet_kit_wait_state(r, 0, is_not_connected); /* nobody is there yet */
+    for (int32_t i = 0; i < N; i++) fleet_kit_client_init(&clients[i], i, LONG);
+    ck_assert_int_eq(fleet_kit_ask(r, &clients[0]), WEFT_UNAVAILABLE);
     ck_assert_ptr_nonnull(strstr(clients[0].why, "group 0"));
     for (int32_t round = 0; round < 3; round++) {
-        kit_lead_start_held(k, 0, 50);
+        fleet_kit_lead_start_held(k, 0, 50);
         /* Each gets a token in each round: two without one would be its end. */
         for (int32_t i = 0; i < N; i++)
             while (sem_trywait(&clients[i].told) == 0) {
             }
-        kit_connect(r, 0);
+        fleet_kit_connect(r, 0);
         for (int32_t i = 0; i < N && round == 0; i++)
-            ck_assert_int_eq(kit_ask(r, &clients[i]), WEFT_OK);
-        for (int32_t i = 0; i < N; i++) kit_wait_tokens(&clients[i], 1);
-        kit_lead_kill(k, 0);
-        kit_wait_state(r, 0, is_not_connected);
+            ck_assert_int_eq(fleet_kit_ask(r, &clients[i]), WEFT_OK);
+        for (int32_t i = 0; i < N; i++) fleet_kit_wait_tokens(&clients[i], 1);
+        fleet_kit_lead_kill(k, 0);
+        fleet_kit_wait_state(r, 0, is_not_connected);
         /* New ones are refused while those that were accepted wait. */
         kit_client late;
-        kit_client_init(&late, 0, TOKENS);
-        ck_assert_int_eq(kit_ask(r, &late), WEFT_UNAVAILABLE);
-        kit_client_deinit(&late);
+        fleet_kit_client_init(&late, 0, TOKENS);
+        ck_assert_int_eq(fleet_kit_ask(r, &late), WEFT_UNAVAILABLE);
+        fleet_kit_client_deinit(&late);
     }
     const double share = busy_share(&clients[0]);
     ck_assert_msg(share < 0.2, "%.2f of a core while all wait", share);
-    kit_lead_start(k, 0, 0);
-    kit_connect(r, 0);
+    fleet_kit_lead_start(k, 0, 0);
+    fleet_kit_connect(r, 0);
     expect_all(clients, N);
-    kit_lead_wait_idle(k, 0);
-    kit_router_close(r);
-    kit_close(k);
+    fleet_kit_lead_wait_idle(k, 0);
+    fleet_kit_router_close(r);
+    fleet_kit_close(k);
 }
 END_TEST
 
 START_TEST(a_router_that_goes_leaves_nothing)
 {
-    kit *const k = kit_open();
-    kit_lead_start_held(k, 0, 3);
-    kit_router *const r = kit_router_open(k, 1);
-    kit_connect(r, 0);
+    kit *const k = fleet_kit_open();
+    fleet_kit_lead_start_held(k, 0, 3);
+    kit_router *const r = fleet_kit_router_open(k, 1);
+    fleet_kit_connect(r, 0);
     ask_all(r, clients, STREAMS);
-    kit_wait_tokens(&clients[0], 1);
-    kit_router_close(r);
+    fleet_kit_wait_tokens(&clients[0], 1);
+    fleet_kit_router_close(r);
     for (int32_t i = 0; i < STREAMS; i++) {
         ck_assert_int_eq(clients[i].status, WEFT_UNAVAILABLE);
-        kit_client_deinit(&clients[i]);
+        fleet_kit_client_deinit(&clients[i]);
     }
-    kit_lead_allow(k, 0, 2);
-    kit_lead_allow(k, 0, -1);
-    kit_lead_wait_idle(k, 0);
-    kit_close(k);
+    fleet_kit_lead_allow(k, 0, 2);
+    fleet_kit_lead_allow(k, 0, -1);
+    fleet_kit_lead_wait_idle(k, 0);
+    fleet_kit_close(k);
 }
 END_TEST
 
@@ -172,68 +172,68 @@ static void aborted(void *arg, int32_t n)
 
 START_TEST(cancel_abort_and_deadline_without_a_group)
 {
-    kit *const k = kit_open();
-    kit_lead_start_held(k, 0, 2);
-    kit_router *const r = kit_router_open(k, 1);
-    kit_connect(r, 0);
+    kit *const k = fleet_kit_open();
+    fleet_kit_lead_start_held(k, 0, 2);
+    kit_router *const r = fleet_kit_router_open(k, 1);
+    fleet_kit_connect(r, 0);
     for (int32_t i = 0; i < 3; i++) {
-        kit_client_init(&clients[i], i, TOKENS);
+        fleet_kit_client_init(&clients[i], i, TOKENS);
         clients[i].request.request_id = (weft_span){"abc", (size_t)i + 1};
         if (i == 2)
             clients[i].request.deadline_ns = weft_clock_now_ns() + 1500000000;
-        ck_assert_int_eq(kit_ask(r, &clients[i]), WEFT_OK);
+        ck_assert_int_eq(fleet_kit_ask(r, &clients[i]), WEFT_OK);
     }
-    kit_wait_tokens(&clients[0], 1);
-    kit_lead_kill(k, 0);
-    kit_wait_state(r, 0, is_not_connected);
+    fleet_kit_wait_tokens(&clients[0], 1);
+    fleet_kit_lead_kill(k, 0);
+    fleet_kit_wait_state(r, 0, is_not_connected);
     weft_router_cancel(r->router, clients[0].handle);
-    kit_wait_end(&clients[0]);
+    fleet_kit_wait_end(&clients[0]);
     ck_assert_int_eq(clients[0].status, WEFT_CANCELLED);
     static const weft_span id = {"ab", 2};
     OK(weft_router_abort(r->router, &id, 1, aborted, NULL, &err));
-    kit_wait_end(&clients[1]);
+    fleet_kit_wait_end(&clients[1]);
     ck_assert_int_eq((int)clients[1].end, WEFT_END_ABORT);
-    kit_wait_end(&clients[2]);
+    fleet_kit_wait_end(&clients[2]);
     ck_assert_int_eq(clients[2].status, WEFT_DEADLINE_EXCEEDED);
     /* Their slots are free again: the fleet has told their ends. */
     weft_router_load load;
     do {
         weft_router_get_load(r->router, &load);
     } while (load.n_live > 0);
-    for (int32_t i = 0; i < 3; i++) kit_client_deinit(&clients[i]);
-    kit_router_close(r);
-    kit_close(k);
+    for (int32_t i = 0; i < 3; i++) fleet_kit_client_deinit(&clients[i]);
+    fleet_kit_router_close(r);
+    fleet_kit_close(k);
 }
 END_TEST
 
 START_TEST(a_cancelled_job_leaves_its_lead)
 {
-    kit *const k = kit_open();
-    kit_lead_start_held(k, 0, 2);
-    kit_router *const r = kit_router_open(k, 1);
-    kit_connect(r, 0);
+    kit *const k = fleet_kit_open();
+    fleet_kit_lead_start_held(k, 0, 2);
+    kit_router *const r = fleet_kit_router_open(k, 1);
+    fleet_kit_connect(r, 0);
     ask_all(r, clients, STREAMS);
-    kit_wait_tokens(&clients[0], 1);
+    fleet_kit_wait_tokens(&clients[0], 1);
     for (int32_t i = 0; i < STREAMS; i++) {
         weft_router_cancel(r->router, clients[i].handle);
-        kit_wait_end(&clients[i]);
+        fleet_kit_wait_end(&clients[i]);
         ck_assert_int_eq(clients[i].status, WEFT_CANCELLED);
-        kit_client_deinit(&clients[i]);
+        fleet_kit_client_deinit(&clients[i]);
     }
-    kit_lead_allow(k, 0, -1);
-    kit_lead_wait_idle(k, 0);
-    kit_router_close(r);
-    kit_close(k);
+    fleet_kit_lead_allow(k, 0, -1);
+    fleet_kit_lead_wait_idle(k, 0);
+    fleet_kit_router_close(r);
+    fleet_kit_close(k);
 }
 END_TEST
 
 START_TEST(a_router_without_room_loses_no_event)
 {
-    kit_know(known, STREAMS, TOKENS);
-    kit *const k = kit_open();
-    kit_lead_start(k, 0, 0);
-    kit_router *const r = kit_router_open(k, 1);
-    kit_connect(r, 0);
+    fleet_kit_know(known, STREAMS, TOKENS);
+    kit *const k = fleet_kit_open();
+    fleet_kit_lead_start(k, 0, 0);
+    kit_router *const r = fleet_kit_router_open(k, 1);
+    fleet_kit_connect(r, 0);
     atomic_store(&r->closed, true);
     ask_all(r, clients, STREAMS);
     while (atomic_load(&r->n_refused) < 20) {
@@ -242,8 +242,8 @@ START_TEST(a_router_without_room_loses_no_event)
     }
     atomic_store(&r->closed, false);
     expect_all(clients, STREAMS);
-    kit_router_close(r);
-    kit_close(k);
+    fleet_kit_router_close(r);
+    fleet_kit_close(k);
 }
 END_TEST
 
@@ -251,23 +251,23 @@ END_TEST
 START_TEST(two_routers_on_one_lead)
 {
     static kit_client others[STREAMS];
-    kit_know(known, STREAMS, TOKENS);
-    kit *const k = kit_open();
-    kit_lead_start_held(k, 0, 0);
-    kit_router *const a = kit_router_open(k, 1);
-    kit_router *const b = kit_router_open(k, 1);
-    kit_connect(a, 0);
-    kit_connect(b, 0);
+    fleet_kit_know(known, STREAMS, TOKENS);
+    kit *const k = fleet_kit_open();
+    fleet_kit_lead_start_held(k, 0, 0);
+    kit_router *const a = fleet_kit_router_open(k, 1);
+    kit_router *const b = fleet_kit_router_open(k, 1);
+    fleet_kit_connect(a, 0);
+    fleet_kit_connect(b, 0);
     ask_all(a, clients, STREAMS);
     ask_all(b, others, STREAMS);
     ck_assert_uint_eq(clients[0].handle, others[0].handle);
-    kit_lead_allow(k, 0, -1);
+    fleet_kit_lead_allow(k, 0, -1);
     expect_all(clients, STREAMS);
     expect_all(others, STREAMS);
-    kit_router_close(a);
-    kit_lead_wait_idle(k, 0);
-    kit_router_close(b);
-    kit_close(k);
+    fleet_kit_router_close(a);
+    fleet_kit_lead_wait_idle(k, 0);
+    fleet_kit_router_close(b);
+    fleet_kit_close(k);
 }
 END_TEST
 
@@ -276,35 +276,35 @@ END_TEST
 START_TEST(a_full_lead_gives_back)
 {
     static kit_client others[STREAMS];
-    kit_know(known, STREAMS, TOKENS);
-    kit *const k = kit_open();
-    kit_lead_start(k, 0, 2);
-    kit_router *const a = kit_router_open(k, 1);
-    kit_router *const b = kit_router_open(k, 1);
-    kit_connect(a, 0);
-    kit_connect(b, 0);
+    fleet_kit_know(known, STREAMS, TOKENS);
+    kit *const k = fleet_kit_open();
+    fleet_kit_lead_start(k, 0, 2);
+    kit_router *const a = fleet_kit_router_open(k, 1);
+    kit_router *const b = fleet_kit_router_open(k, 1);
+    fleet_kit_connect(a, 0);
+    fleet_kit_connect(b, 0);
     ask_all(a, clients, STREAMS);
     ask_all(b, others, STREAMS);
     expect_all(clients, STREAMS);
     expect_all(others, STREAMS);
-    kit_lead_wait_idle(k, 0);
-    kit_router_close(a);
-    kit_router_close(b);
-    kit_close(k);
+    fleet_kit_lead_wait_idle(k, 0);
+    fleet_kit_router_close(a);
+    fleet_kit_router_close(b);
+    fleet_kit_close(k);
 }
 END_TEST
 
 START_TEST(a_group_that_was_whole_takes_requests_while_it_mends)
 {
     char reason[200];
-    kit_know(known, STREAMS, TOKENS);
-    kit *const k = kit_open();
-    kit_lead_start(k, 0, 0);
-    kit_router *const r = kit_router_open(k, 1);
-    kit_connect(r, 0);
+    fleet_kit_know(known, STREAMS, TOKENS);
+    kit *const k = fleet_kit_open();
+    fleet_kit_lead_start(k, 0, 0);
+    kit_router *const r = fleet_kit_router_open(k, 1);
+    fleet_kit_connect(r, 0);
     ck_assert(weft_fleet_is_serving(r->fleet, reason, sizeof reason));
     atomic_store(&k->leads[0].whole, false);
-    kit_wait_state(r, 0, is_not_whole);
+    fleet_kit_wait_state(r, 0, is_not_whole);
     ck_assert(weft_fleet_is_serving(r->fleet, reason, sizeof reason));
     ask_all(r, clients, STREAMS);
     const double share = busy_share(&clients[0]);
@@ -312,57 +312,57 @@ START_TEST(a_group_that_was_whole_takes_requests_while_it_mends)
     ck_assert_int_eq(clients[0].n_ends, 0);
     atomic_store(&k->leads[0].whole, true);
     expect_all(clients, STREAMS);
-    kit_router_close(r);
-    kit_close(k);
+    fleet_kit_router_close(r);
+    fleet_kit_close(k);
 }
 END_TEST
 
 START_TEST(a_draining_lead_keeps_what_it_has)
 {
     char reason[200];
-    kit_know(known, STREAMS, TOKENS);
-    kit *const k = kit_open();
-    kit_lead_start_held(k, 0, 2);
-    kit_router *const r = kit_router_open(k, 1);
-    kit_connect(r, 0);
+    fleet_kit_know(known, STREAMS, TOKENS);
+    kit *const k = fleet_kit_open();
+    fleet_kit_lead_start_held(k, 0, 2);
+    kit_router *const r = fleet_kit_router_open(k, 1);
+    fleet_kit_connect(r, 0);
     ask_all(r, clients, STREAMS);
-    kit_wait_tokens(&clients[0], 1);
+    fleet_kit_wait_tokens(&clients[0], 1);
     weft_front_drain(k->leads[0].front);
-    kit_wait_state(r, 0, is_draining);
+    fleet_kit_wait_state(r, 0, is_draining);
     ck_assert(!weft_fleet_is_serving(r->fleet, reason, sizeof reason));
     ck_assert_str_eq(reason, "group 0 (lead-0): is draining");
-    kit_lead_allow(k, 0, -1);
+    fleet_kit_lead_allow(k, 0, -1);
     expect_all(clients, STREAMS);
-    kit_lead_wait_idle(k, 0);
-    kit_router_close(r);
-    kit_close(k);
+    fleet_kit_lead_wait_idle(k, 0);
+    fleet_kit_router_close(r);
+    fleet_kit_close(k);
 }
 END_TEST
 
 /* Groups killed and started in turn under streams that must not notice. */
 START_TEST(groups_come_and_go)
 {
-    kit_know(known, STREAMS, TOKENS);
-    kit *const k = kit_open();
-    kit_lead_start(k, 0, 0);
-    kit_lead_start(k, 1, 0);
-    kit_router *const r = kit_router_open(k, 2);
-    kit_connect(r, 0);
-    kit_connect(r, 1);
+    fleet_kit_know(known, STREAMS, TOKENS);
+    kit *const k = fleet_kit_open();
+    fleet_kit_lead_start(k, 0, 0);
+    fleet_kit_lead_start(k, 1, 0);
+    kit_router *const r = fleet_kit_router_open(k, 2);
+    fleet_kit_connect(r, 0);
+    fleet_kit_connect(r, 1);
     for (int32_t round = 0; round < 6; round++) {
         const int32_t at = round % 2;
         ask_all(r, clients, STREAMS);
-        kit_wait_tokens(&clients[round % STREAMS], 1 + round * 3);
-        kit_lead_kill(k, at);
-        kit_lead_start(k, at, 0);
-        kit_wait_state(r, (uint32_t)at, is_not_connected);
-        kit_connect(r, at);
+        fleet_kit_wait_tokens(&clients[round % STREAMS], 1 + round * 3);
+        fleet_kit_lead_kill(k, at);
+        fleet_kit_lead_start(k, at, 0);
+        fleet_kit_wait_state(r, (uint32_t)at, is_not_connected);
+        fleet_kit_connect(r, at);
         expect_all(clients, STREAMS);
     }
-    kit_lead_wait_idle(k, 0);
-    kit_lead_wait_idle(k, 1);
-    kit_router_close(r);
-    kit_close(k);
+    fleet_kit_lead_wait_idle(k, 0);
+    fleet_kit_lead_wait_idle(k, 1);
+    fleet_kit_router_close(r);
+    fleet_kit_close(k);
 }
 END_TEST
 
