@@ -122,6 +122,8 @@ weft_status weft_cluster_start(const weft_cluster_options *options,
     c->replicas = options->replicas;
     c->ops = options->ops;
     c->shown.hold_ns = HOLD_NS;
+    c->shown.tell = weft_cluster_log_member;
+    c->shown.arg = c;
     init_lock(c);
     weft_status st = make_parts(c, options, err);
     if (st == WEFT_OK && pthread_create(&c->thread, NULL, run, c) != 0)

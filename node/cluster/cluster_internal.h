@@ -91,6 +91,9 @@ void weft_cluster_turn(weft_cluster *c);
 /* Tells ops.epoch once about a placement that is committed. */
 void weft_cluster_tell_epoch(weft_cluster *c, const weft_placement *placement);
 bool weft_cluster_may_log(weft_cluster *c);
+/* A weft_shown_fn; arg is the cluster. */
+void weft_cluster_log_member(void *arg, const weft_member *member,
+                             weft_shown_change change);
 
 /* The intents since the last call; *n_out of them, to end with weft_mem_free.*/
 weft_intent *weft_cluster_take_intents(weft_cluster *c, int32_t *n_out);

@@ -73,7 +73,7 @@ static void begin(weft_cluster *c)
     weft_status st = check_self(c, &err);
     if (st == WEFT_OK)
         st = weft_shown_update(&c->shown, c->roster, true, weft_clock_now_ns(),
-                               NULL, NULL, &changed, &next, &err);
+                               &changed, &next, &err);
     const bool any_experts =
         st == WEFT_OK && make_placement(c, &err) == WEFT_OK;
     if (st != WEFT_OK) {

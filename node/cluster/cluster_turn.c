@@ -36,8 +36,8 @@ bool weft_cluster_may_log(weft_cluster *c)
     return false;
 }
 
-static void log_member(void *arg, const weft_member *m,
-                       weft_shown_change change)
+void weft_cluster_log_member(void *arg, const weft_member *m,
+                             weft_shown_change change)
 {
     static const char *const events[] = {
         [WEFT_SHOWN_JOINED] = "member_joined",
@@ -231,8 +231,8 @@ static bool update_members(weft_cluster *c, bool is_well, uint64_t now_ns)
     bool changed = false;
     uint64_t next = UINT64_MAX;
     weft_err err;
-    if (weft_shown_update(&c->shown, c->roster, is_well, now_ns, log_member, c,
-                          &changed, &next, &err) != WEFT_OK) {
+    if (weft_shown_update(&c->shown, c->roster, is_well, now_ns, &changed,
+                          &next, &err) != WEFT_OK) {
         weft_log(WEFT_LOG_ERROR, "cluster", "view_stale", "reason \"%s\"",
                  err.text);
         return false;
@@ -288,6 +288,17 @@ static void log_controller(weft_cluster *c, const weft_controller_state *s)
                  s->waiting);
 }
 
+static bool differs(const weft_controller_state *a,
+                    const weft_controller_state *b)
+{
+    return a->elected != b->elected || a->planned != b->planned ||
+           a->n_plans != b->n_plans || a->n_commits != b->n_commits ||
+           a->n_rollbacks != b->n_rollbacks ||
+           a->moved_bytes != b->moved_bytes ||
+           a->moved_least != b->moved_least ||
+           strcmp(a->waiting, b->waiting) != 0;
+}
+
 /* Whether what status shows of it has changed. */
 static bool control(weft_cluster *c, uint64_t now_ns)
 {
@@ -295,13 +306,11 @@ static bool control(weft_cluster *c, uint64_t now_ns)
     uint64_t next = UINT64_MAX;
     weft_controller_state state;
     if (c->controller == NULL) return false;
-    memset(&state, 0, sizeof state);
     if (weft_controller_turn(c->controller, c->roster, now_ns, &txn, &next))
         submit(c, &txn, CONTROLLER_TAG);
     if (next < c->next_ns) c->next_ns = next;
     weft_controller_get_state(c->controller, &state);
-    const bool changed =
-        memcmp(&state, &c->controller_state, sizeof state) != 0;
+    const bool changed = differs(&state, &c->controller_state);
     if (changed) log_controller(c, &state);
     c->controller_state = state;
     return changed;

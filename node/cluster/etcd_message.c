@@ -2,6 +2,7 @@
 
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/slice.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "node/base/mem.h"
@@ -71,10 +72,8 @@ static ProtobufCBinaryData whole_key(const weft_etcd_prefix *prefix,
                                      const char *key,
                                      char out[WEFT_ETCD_KEY_BYTES])
 {
-    const size_t n = strlen(key);
-    memcpy(out, prefix->from, prefix->n);
-    memcpy(out + prefix->n, key, n);
-    return borrowed(out, prefix->n + n);
+    const int n = snprintf(out, WEFT_ETCD_KEY_BYTES, "%s%s", prefix->from, key);
+    return borrowed(out, (size_t)n);
 }
 
 /* The first key behind all that begin with `key`. A key is ASCII, so its last

@@ -32,32 +32,25 @@ static bool differs(const weft_member *a, const weft_member *b)
            a->capacity_bytes != b->capacity_bytes || a->kv_bytes != b->kv_bytes;
 }
 
-struct telling {
-    weft_shown_fn fn;
-    void *arg;
-    bool changed;
-};
-
-static void tell(struct telling *t, const weft_member *m,
-                 weft_shown_change change)
+static void tell(weft_shown *s, const weft_member *m, weft_shown_change change)
 {
-    t->changed = true;
-    if (t->fn != NULL) t->fn(t->arg, m, change);
+    s->changed = true;
+    if (s->tell != NULL) s->tell(s->arg, m, change);
 }
 
-static void tell_both(struct telling *t, const weft_member *before,
+static void tell_both(weft_shown *s, const weft_member *before,
                       const weft_member *after)
 {
     if (before->incarnation != after->incarnation) {
-        tell(t, before, WEFT_SHOWN_LEFT);
-        tell(t, after, WEFT_SHOWN_JOINED);
+        tell(s, before, WEFT_SHOWN_LEFT);
+        tell(s, after, WEFT_SHOWN_JOINED);
     } else if (before->state != after->state) {
-        tell(t, after,
+        tell(s, after,
              after->state == WEFT_MEMBER_LOST    ? WEFT_SHOWN_LOST
              : before->state == WEFT_MEMBER_LOST ? WEFT_SHOWN_BACK
                                                  : WEFT_SHOWN_STATE);
     } else if (differs(before, after)) {
-        t->changed = true;
+        s->changed = true;
     }
 }
 
@@ -82,8 +75,7 @@ static weft_member taken(const weft_roster *roster, const weft_member *from)
 
 /* Both lists are in one order; the merged one is in s->next. */
 static int32_t merge(weft_shown *s, const weft_roster *roster,
-                     const weft_member *now, int32_t n_now, bool holds,
-                     struct telling *t)
+                     const weft_member *now, int32_t n_now, bool holds)
 {
     int32_t i = 0, k = 0, n = 0;
     while (i < s->n || k < n_now) {
@@ -94,15 +86,15 @@ static int32_t merge(weft_shown *s, const weft_roster *roster,
             if (holds)
                 s->next[n++] = s->members[i];
             else
-                tell(t, &s->members[i], WEFT_SHOWN_LEFT);
+                tell(s, &s->members[i], WEFT_SHOWN_LEFT);
             i++;
             continue;
         }
         s->next[n] = taken(roster, &now[k++]);
         if (order > 0)
-            tell(t, &s->next[n], WEFT_SHOWN_JOINED);
+            tell(s, &s->next[n], WEFT_SHOWN_JOINED);
         else
-            tell_both(t, &s->members[i++], &s->next[n]);
+            tell_both(s, &s->members[i++], &s->next[n]);
         n++;
     }
     return n;
@@ -120,16 +112,15 @@ static bool keeps(weft_shown *s, bool is_well, uint64_t now_ns)
 }
 
 weft_status weft_shown_update(weft_shown *s, const weft_roster *roster,
-                              bool is_well, uint64_t now_ns, weft_shown_fn fn,
-                              void *arg, bool *changed_out,
+                              bool is_well, uint64_t now_ns, bool *changed_out,
                               uint64_t *next_ns_out, weft_err *err)
 {
     const weft_member *now;
-    struct telling t = {.fn = fn, .arg = arg};
     const int32_t n_now = weft_roster_members(roster, &now);
     WEFT_TRY(make_room(s, s->n + n_now, err));
     const bool holds = keeps(s, is_well, now_ns);
-    const int32_t n = merge(s, roster, now, n_now, holds, &t);
+    s->changed = false;
+    const int32_t n = merge(s, roster, now, n_now, holds);
     weft_member *const before = s->members;
     const int32_t before_room = s->room;
     s->members = s->next;
@@ -137,7 +128,7 @@ weft_status weft_shown_update(weft_shown *s, const weft_roster *roster,
     s->n = n;
     s->next = before;
     s->next_room = before_room;
-    *changed_out = t.changed;
+    *changed_out = s->changed;
     *next_ns_out = holds ? s->hold_until_ns : UINT64_MAX;
     return WEFT_OK;
 }

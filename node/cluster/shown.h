@@ -15,15 +15,6 @@
 
 #include "node/cluster/roster.h"
 
-typedef struct weft_shown {
-    weft_member *members; /* [n], in order of (role, id) */
-    int32_t n, room;
-    weft_member *next; /* being made */
-    int32_t next_room;
-    uint64_t hold_ns, hold_until_ns; /* UINT64_MAX: not well */
-    bool been_well;                  /* ever */
-} weft_shown;
-
 typedef enum weft_shown_change {
     WEFT_SHOWN_JOINED,
     WEFT_SHOWN_LEFT,
@@ -35,15 +26,26 @@ typedef enum weft_shown_change {
 typedef void (*weft_shown_fn)(void *arg, const weft_member *member,
                               weft_shown_change change);
 
-/* {0} with hold_ns is an empty one. */
+typedef struct weft_shown {
+    weft_member *members; /* [n], in order of (role, id) */
+    int32_t n, room;
+    weft_member *next; /* being made */
+    int32_t next_room;
+    weft_shown_fn tell; /* each change; may be NULL */
+    void *arg;
+    uint64_t hold_ns, hold_until_ns; /* UINT64_MAX: not well */
+    bool been_well;                  /* ever */
+    bool changed;                    /* by the update under way */
+} weft_shown;
+
+/* {0} with hold_ns, tell and arg is an empty one. */
 void weft_shown_deinit(weft_shown *shown);
 
-/* Takes over what the roster says; is_well: as above. Each change is told (tell
- * may be NULL). *next_ns_out: when to ask again although nothing has happened.
+/* Takes over what the roster says; is_well: as above. Each change is told.
+ * *next_ns_out: when to ask again although nothing has happened.
  * RESOURCE_EXHAUSTED: memory; then nothing has changed. */
-WEFT_MUST_CHECK weft_status
-weft_shown_update(weft_shown *shown, const weft_roster *roster, bool is_well,
-                  uint64_t now_ns, weft_shown_fn tell, void *arg,
-                  bool *changed_out, uint64_t *next_ns_out, weft_err *err);
+WEFT_MUST_CHECK weft_status weft_shown_update(
+    weft_shown *shown, const weft_roster *roster, bool is_well, uint64_t now_ns,
+    bool *changed_out, uint64_t *next_ns_out, weft_err *err);
 
 #endif

@@ -17,10 +17,23 @@ static uint64_t now, next;
 
 enum { HOLD = 1000 };
 
+static void note(void *arg, const weft_member *m, weft_shown_change change)
+{
+    static const char marks[] = {[WEFT_SHOWN_JOINED] = '+',
+                                 [WEFT_SHOWN_LEFT] = '-',
+                                 [WEFT_SHOWN_LOST] = '?',
+                                 [WEFT_SHOWN_BACK] = '!',
+                                 [WEFT_SHOWN_STATE] = '='};
+    const size_t at = strlen(told);
+    (void)arg;
+    (void)snprintf(told + at, sizeof told - at, "%c%s%llu ", marks[change],
+                   m->id, (unsigned long long)m->incarnation);
+}
+
 static void begin(void)
 {
     OK(weft_roster_create(&shape, &roster, &err));
-    shown = (weft_shown){.hold_ns = HOLD};
+    shown = (weft_shown){.hold_ns = HOLD, .tell = note};
     revision = 10;
     now = 100;
 }
@@ -78,26 +91,12 @@ static void lose_all(void)
     mark(WEFT_REGISTRY_RELIST_END);
 }
 
-static void note(void *arg, const weft_member *m, weft_shown_change change)
-{
-    static const char marks[] = {[WEFT_SHOWN_JOINED] = '+',
-                                 [WEFT_SHOWN_LEFT] = '-',
-                                 [WEFT_SHOWN_LOST] = '?',
-                                 [WEFT_SHOWN_BACK] = '!',
-                                 [WEFT_SHOWN_STATE] = '='};
-    const size_t at = strlen(told);
-    (void)arg;
-    (void)snprintf(told + at, sizeof told - at, "%c%s%llu ", marks[change],
-                   m->id, (unsigned long long)m->incarnation);
-}
-
 static void update(bool is_well, const char *changes, const char *ids)
 {
     char seen[128] = "";
     bool changed;
     told[0] = '\0';
-    OK(weft_shown_update(&shown, roster, is_well, now, note, NULL, &changed,
-                         &next, &err));
+    OK(weft_shown_update(&shown, roster, is_well, now, &changed, &next, &err));
     ck_assert_str_eq(told, changes);
     ck_assert_int_eq(changed, changes[0] != '\0');
     for (int32_t i = 0; i < shown.n; i++)
