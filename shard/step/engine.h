@@ -41,6 +41,8 @@ typedef struct weft_engine_options {
     struct weft_exchange *exchange; /* NULL: experts are in the weights */
     /* Experts elsewhere that are not an exchange's; NULL: the exchange's. */
     const struct weft_experts *experts;
+    /* For sizes alone: as if there was an exchange. */
+    bool experts_elsewhere;
     struct weft_pulse *pulse; /* stepped at every turn; may be NULL */
     /* Rows of one call from which on two halves take turns, if experts are
      * elsewhere; 0: 64. */

@@ -38,7 +38,7 @@ static weft_forward_options second_options(weft_forward_options first)
 
 static bool has_experts_elsewhere(const weft_engine_options *o)
 {
-    return o->exchange != NULL || o->experts != NULL;
+    return o->exchange != NULL || o->experts != NULL || o->experts_elsewhere;
 }
 
 int64_t weft_layers_bytes(const weft_model_config *config,

@@ -178,12 +178,28 @@ static void take_offered(weft_stage *s)
         if (links[i] != NULL) take_link(s, (weft_stage_from)i, links[i]);
 }
 
+static bool is_wanted(weft_stage *s, const weft_peer *peer)
+{
+    (void)pthread_mutex_lock(&s->lock);
+    const bool same = strcmp(peer->id, s->wanted_next.id) == 0 &&
+                      peer->incarnation == s->wanted_next.incarnation;
+    (void)pthread_mutex_unlock(&s->lock);
+    return same;
+}
+
 static void take_dialled(weft_stage *s)
 {
     weft_peer peer;
     weft_link *link = NULL;
-    while (s->options.peers != NULL &&
-           weft_peers_take(s->options.peers, &peer, &link)) {
+    if (s->options.peers == NULL) return;
+    if (s->dialled && !is_wanted(s, &s->next))
+        weft_stage_break(s, WEFT_FROM_NEXT, "another shard is next");
+    while (weft_peers_take(s->options.peers, &peer, &link)) {
+        if (!is_wanted(s, &peer)) {
+            weft_link_close(link);
+            weft_peers_lost(s->options.peers, peer.id, peer.incarnation);
+            continue;
+        }
         take_link(s, WEFT_FROM_NEXT, link);
         s->next = peer;
         s->dialled = s->links[WEFT_FROM_NEXT] == link;
@@ -219,6 +235,8 @@ static void judge(weft_stage *s, uint64_t since_ns)
     const uint64_t now_ns = weft_clock_now_ns();
     for (int32_t i = 0; i < WEFT_STAGE_LINKS; i++) {
         weft_err err = {0};
+        /* While its rows wait for their plan nobody listens to it. */
+        if (i == WEFT_FROM_BEFORE && s->rows.n_rows > 0) continue;
         if (s->links[i] != NULL &&
             weft_link_judge(s->links[i], now_ns, since_ns, &err) != WEFT_OK)
             weft_stage_break(s, (weft_stage_from)i, err.text);
@@ -293,6 +311,9 @@ weft_status weft_stage_want(weft_stage *s, const weft_peer *next, weft_err *err)
     if (s->options.peers == NULL)
         return WEFT_FAIL(err, WEFT_FAILED_PRECONDITION, "stage %d dials nobody",
                          s->options.stage);
+    (void)pthread_mutex_lock(&s->lock);
+    s->wanted_next = *next;
+    (void)pthread_mutex_unlock(&s->lock);
     return weft_peers_want(s->options.peers, next, 1, err);
 }
 

@@ -47,6 +47,7 @@ struct weft_stage {
     weft_snapshot snapshot;
     pthread_mutex_t lock;
     weft_link *offered[WEFT_STAGE_LINKS]; /* under the lock: not yet taken */
+    weft_peer wanted_next;                /* under the lock */
 
     weft_link *links[WEFT_STAGE_LINKS];
     weft_peer next; /* whose link NEXT is, if it came from peers */

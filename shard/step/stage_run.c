@@ -321,6 +321,7 @@ static void send_rows(weft_stage *s, weft_stage_from to, weft_frame *frame)
         if (st == WEFT_OK || st == WEFT_RESOURCE_EXHAUSTED)
             st = weft_link_flush(s->links[to], now_ns + SLICE_NS, &err);
         if (st == WEFT_OK && sent) return;
+        if (s->options.pulse != NULL) weft_pulse_step(s->options.pulse);
         if (st == WEFT_OK || st == WEFT_DEADLINE_EXCEEDED)
             st = weft_link_judge(s->links[to], now_ns, since_ns, &err);
         if (st != WEFT_OK) weft_stage_break(s, to, err.text);

@@ -94,6 +94,14 @@ weft_status weft_stages_bind(weft_stages *s, const weft_engine_options *options,
 {
     const size_t rows =
         (size_t)options->chunk_tokens + (size_t)options->max_seqs;
+    const size_t row_bytes = (size_t)hidden_size * sizeof(float);
+    if (rows > WEFT_FRAME_ROWS_MAX || row_bytes > WEFT_FRAME_ROW_BYTES_MAX ||
+        weft_plan_bytes_max(options) > WEFT_FRAME_BODY_BYTES_MAX)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "stages: steps of %zu rows of %zu bytes, allowed are "
+                         "%d rows of %d bytes",
+                         rows, row_bytes, (int)WEFT_FRAME_ROWS_MAX,
+                         (int)WEFT_FRAME_ROW_BYTES_MAX);
     s->engine = *options;
     s->hidden_size = hidden_size;
     s->max_rows = (int32_t)rows;

@@ -60,6 +60,7 @@ static weft_status wait_for(weft_stages *s, uint64_t run, done_fn done,
         WEFT_TRY(check(s, run, err));
         if (done(s)) return WEFT_OK;
         weft_poller_wait(s->poller, weft_clock_now_ns() + SLICE_NS, SPIN_NS);
+        if (s->options.pulse != NULL) weft_pulse_step(s->options.pulse);
         weft_stages_pump(s);
         weft_stages_judge(s, since_ns);
         if (done == is_woken) return check(s, run, err);

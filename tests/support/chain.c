@@ -147,6 +147,7 @@ static void start_stage(chain *c, int32_t i, const weft_engine_options *engine)
         .stage = i,
         .n_stages = o->n_stages,
         .group = CHAIN_GROUP,
+        .exchange = o->exchanges[i],
         .peers = c->peers[i],
         .pulse = c->pulse,
         .on_micro = o->on_micro[i],
@@ -168,6 +169,8 @@ chain *chain_open(const harness *h, const chain_options *options,
     engine->pair_rows = options->pair_rows;
     if (options->n_stages == 1) {
         c->config[0] = h->config;
+        engine->exchange = options->exchanges[0];
+        if (!options->fakes) return c;
         c->experts[0] = fake_experts_open(h);
         engine->experts = &c->experts[0]->seam;
         return c;
@@ -195,6 +198,7 @@ chain *chain_open(const harness *h, const chain_options *options,
                         &err));
     engine->kv_bytes = c->kv_bytes[0];
     engine->stages = c->lead;
+    engine->exchange = options->exchanges[0];
     engine->stage_kv_bytes = &c->kv_bytes[1];
     engine->experts = options->fakes ? &c->experts[0]->seam : NULL;
     return c;

@@ -185,7 +185,7 @@ START_TEST(stuck_steps_are_computed_again)
         if (_i / 2 == s || _i / 2 == 3)
             p->fail_every[s] = 29 + 2 * s; /* no step asks so often */
     ck_assert_int_eq(run_party(p, &run), 0);
-    ck_assert_int_gt(p->n_failed, 1);
+    ck_assert_int_gt(p->n_failed, 0);
     party_close(p);
 }
 END_TEST
