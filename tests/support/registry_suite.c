@@ -378,6 +378,39 @@ START_TEST(owner_that_sleeps_longer_than_its_lease)
 }
 END_TEST
 
+/* Keeps writing keys of its own, each once, as fast as it may. */
+static int32_t write_more(int32_t n_written)
+{
+    char key[32];
+    weft_txn txn = {.n_writes = 1};
+    (void)snprintf(key, sizeof key, "k/%d", n_written);
+    strcpy(txn.writes[0].key, key);
+    txn.tag = s[0].tags[0] = 1;
+    s[0].n_submitted = 1;
+    s[0].done[0] = false;
+    OK(s[0].registry->ops->submit(s[0].registry, &txn, &err));
+    UNTIL(2, s[0].done[0]);
+    ck_assert_int_eq(s[0].results[0], WEFT_OK);
+    return n_written + 1;
+}
+
+/* Between a listing and the changes after it nothing is lost. */
+START_TEST(writes_while_another_begins)
+{
+    enum { ROUNDS = 12, MORE = 12 };
+    int32_t n = 0;
+    open_handles(1);
+    for (int round = 0; round < ROUNDS; round++) {
+        open_handle(1, 3600000 * MS);
+        while (s[1].n_listings == 0) n = write_more(n);
+        for (int i = 0; i < MORE; i++) n = write_more(n);
+        UNTIL(2, s[1].n_keys == n);
+        ck_assert_int_eq(s[1].n_listings, 1);
+        seen_end(&s[1]);
+    }
+}
+END_TEST
+
 /* What happens while one is not looking is seen after, be it that the store has
  * forgotten how it came about. */
 START_TEST(compaction_loses_nothing)
@@ -415,6 +448,7 @@ void registry_suite_add(TCase *tests, const registry_world *world)
         restart_in_an_empty_folder,
         owner_that_sleeps_longer_than_its_lease,
         compaction_loses_nothing,
+        writes_while_another_begins,
     };
     w = world;
     tcase_add_checked_fixture(tests, begin_world, end_world);
