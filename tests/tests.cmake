@@ -22,6 +22,17 @@ if(CHECK_FOUND AND NOT WEFT_FUZZ)
   endforeach()
 endif()
 
+# The cluster in virtual time: see tests/cluster/sim/sim.h.
+if(NOT WEFT_FUZZ)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/cluster/sim/*.c)
+  add_executable(test_cluster_sim ${sources})
+  target_link_libraries(test_cluster_sim PRIVATE weft_node)
+  if(CHECK_FOUND)
+    add_test(NAME cluster.sim COMMAND test_cluster_sim)
+    set_tests_properties(cluster.sim PROPERTIES LABELS cluster TIMEOUT 600)
+  endif()
+endif()
+
 if(WEFT_FUZZ)
   file(GLOB programs CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/fuzz/fuzz_*.c)
   foreach(source ${programs})

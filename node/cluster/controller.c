@@ -236,6 +236,7 @@ static bool act(weft_controller *c, const weft_roster *roster, uint64_t now_ns,
     const char *holder = weft_roster_controller(roster, &revision);
     if (!is_elected(c, roster, &revision)) {
         c->planned = 0;
+        c->decided = 0; /* what was decided may have been undone */
         /* Our own name under another revision is what an earlier process, or a
          * transaction of unknown end, has left. */
         if (revision != 0 && holder[0] != '\0' && strcmp(holder, c->id) != 0)

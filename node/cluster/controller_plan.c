@@ -446,6 +446,17 @@ static uint64_t find_plan(const weft_roster *roster, uint64_t committed,
     return plan;
 }
 
+/* A member has seen this number or one above it committed, in a store that is
+ * lost since: it would not take the plan for news. */
+static bool is_outdated(const weft_roster *roster, uint64_t plan)
+{
+    const weft_member *members;
+    const int32_t n = weft_roster_members(roster, &members);
+    for (int32_t i = 0; i < n; i++)
+        if (members[i].epoch >= plan) return true;
+    return false;
+}
+
 bool weft_controller_check_plan(weft_controller *c, const weft_roster *roster,
                                 uint64_t now_ns, weft_txn *txn,
                                 uint64_t *next_ns)
@@ -462,6 +473,7 @@ bool weft_controller_check_plan(weft_controller *c, const weft_roster *roster,
         c->decided = 0;
     }
     if (plan == 0) return false;
+    if (is_outdated(roster, plan)) return roll_back(c, plan, txn);
     return look_at_plan(c, roster, weft_roster_placement(roster, plan), now_ns,
                         txn, next_ns);
 }
