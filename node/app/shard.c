@@ -128,7 +128,9 @@ static int metrics(void *arg, weft_buf *body)
         weft_cluster_view_deinit(&view);
     }
     s->refresh(s, s->metrics);
-    return weft_metrics_print(s->metrics, body, NULL) == WEFT_OK ? 200 : 500;
+    weft_status st = weft_metrics_print(s->metrics, body, NULL);
+    if (st == WEFT_OK && s->print != NULL) st = s->print(s, body, NULL);
+    return st == WEFT_OK ? 200 : 500;
 }
 
 static weft_status start_http(weft_shard *s, weft_err *err)

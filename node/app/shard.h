@@ -29,6 +29,9 @@ typedef struct weft_shard {
     /* What readiness and metrics are asked of: the role's. */
     bool (*is_ready)(struct weft_shard *shard, char *reason, size_t bytes);
     void (*refresh)(struct weft_shard *shard, weft_metrics *metrics);
+    /* What follows the metrics; NULL: nothing. */
+    weft_status (*print)(struct weft_shard *shard, weft_buf *out,
+                         weft_err *err);
     uint64_t (*progress_ns)(struct weft_shard *shard); /* NULL: never hangs */
 } weft_shard;
 

@@ -17,6 +17,7 @@
 #include "node/base/failpoint.h"
 #include "node/base/log.h"
 #include "node/base/mem.h"
+#include "node/obs/expert_print.h"
 #include "shard/expert/body.h"
 #include "shard/expert/server.h"
 
@@ -124,6 +125,16 @@ static void refresh(weft_shard *shard, weft_metrics *metrics)
                          weft_metrics_counter(metrics, WEFT_EXPERT_ROWS));
 }
 
+static weft_status print(weft_shard *shard, weft_buf *out, weft_err *err)
+{
+    experts *const x = (experts *)shard;
+    weft_expert_server_stats server;
+    weft_expert_store_stats store;
+    weft_expert_server_get_stats(x->server, &server);
+    weft_expert_store_get_stats(x->store, &store);
+    return weft_expert_print(&server, &store, out, err);
+}
+
 /* -- start ---------------------------------------------------------------- */
 
 /* The same share of free memory stays free as with serve. */
@@ -183,6 +194,7 @@ static weft_status start(experts *x, const weft_options *options,
     weft_shard *const s = &x->shard;
     s->is_ready = is_ready;
     s->refresh = refresh;
+    s->print = print;
     WEFT_TRY(weft_shard_open(s, options, doing_out, err));
     if (s->config.n_expert == 0) {
         *doing_out = WEFT_DOING_LOAD;

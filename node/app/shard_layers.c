@@ -229,6 +229,14 @@ static void refresh(weft_shard *shard, weft_metrics *metrics)
                      (uint64_t)load.kv.total_bytes);
 }
 
+static weft_status print(weft_shard *shard, weft_buf *out, weft_err *err)
+{
+    const weft_layers *const l = (weft_layers *)shard;
+    weft_exchange_counts counts;
+    weft_exchange_meter_get(l->meter, &counts);
+    return weft_exchange_print(l->meter, &counts, out, err);
+}
+
 /* -- start ---------------------------------------------------------------- */
 
 static weft_status cut_model(weft_layers *l, weft_err *err)
@@ -332,6 +340,7 @@ static weft_status start(weft_layers *l, const weft_options *options,
     weft_shard *const s = &l->shard;
     s->is_ready = is_ready;
     s->refresh = refresh;
+    s->print = print;
     s->progress_ns = progress_ns;
     WEFT_TRY(weft_shard_open(s, options, doing_out, err));
     WEFT_TRY(cut_model(l, err));
