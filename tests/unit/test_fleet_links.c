@@ -366,7 +366,7 @@ START_TEST(who_is_wanted)
     const weft_job job = a_job(0);
     submit(fleet, &job);
     (void)await(&lead, WEFT_FRAME_SUBMIT);
-    /* It keeps its job when its group is not wanted any more, and no longer. */
+    /* It keeps its job though its group is not wanted, and then goes. */
     OK(weft_fleet_want(fleet, NULL, 0, &err));
     weft_event token = a_token(&job, 3);
     token.finish = WEFT_FINISH_STOP;
