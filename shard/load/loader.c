@@ -7,7 +7,6 @@
 
 #include "kernels/matrix.h"
 #include "node/base/check.h"
-#include "node/base/hash.h"
 
 void *weft_loader_place(weft_loader *loader, size_t n)
 {
@@ -107,7 +106,7 @@ static weft_status read_elements(weft_loader *loader, const weft_tensor *t,
                                   (size_t)n * item, err));
     advance(loader, (size_t)n * item);
     if (loader->hash != NULL)
-        *loader->hash = weft_hash_fnv(*loader->hash, out, (size_t)n * item);
+        weft_hash_wide_add(loader->hash, out, (size_t)n * item);
     if (t->dtype != WEFT_STORED_F8_E4M3) return WEFT_OK;
     const uint8_t *const codes = out;
     uint8_t bad = 0; /* one pass without branches, then the place */

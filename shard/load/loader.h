@@ -9,6 +9,7 @@
 #ifndef WEFT_SHARD_LOAD_LOADER_H
 #define WEFT_SHARD_LOAD_LOADER_H
 
+#include "node/base/hash.h"
 #include "shard/load/tensors.h"
 #include "shard/load/weights.h"
 
@@ -34,9 +35,9 @@ typedef struct weft_loader {
 
     bool counts; /* tensors are marked as used, and counted here */
     int64_t n_used, n_params, file_bytes;
-    int64_t n_biasless; /* routers without the bias their method wants */
-    int64_t read_bytes; /* that were read from files */
-    uint64_t *hash;     /* of the bytes as read; NULL: none */
+    int64_t n_biasless;   /* routers without the bias their method wants */
+    int64_t read_bytes;   /* that were read from files */
+    weft_hash_wide *hash; /* of the bytes as read; NULL: none */
     weft_progress_fn progress;
     void *progress_arg;
     int64_t done_bytes, told_bytes, total_bytes;

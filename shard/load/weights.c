@@ -316,7 +316,8 @@ weft_status weft_checkpoint_load_expert(weft_checkpoint *checkpoint,
 {
     weft_loader sizes = loader_of(checkpoint);
     weft_loader loader = sizes;
-    uint64_t hash = WEFT_FNV_START;
+    weft_hash_wide hash;
+    weft_hash_wide_begin(&hash);
     WEFT_TRY(check_expert(checkpoint, layer, expert, err));
     WEFT_TRY(weft_loader_expert(&sizes, layer, expert, out, err));
     if (bytes < (int64_t)sizes.used)
@@ -329,7 +330,7 @@ weft_status weft_checkpoint_load_expert(weft_checkpoint *checkpoint,
     loader.hash = &hash;
     const weft_status st = weft_loader_expert(&loader, layer, expert, out, err);
     checkpoint->read_bytes += loader.read_bytes;
-    *hash_out = hash;
+    *hash_out = weft_hash_wide_end(&hash);
     return st;
 }
 

@@ -115,9 +115,9 @@ WEFT_MUST_CHECK weft_status
 weft_checkpoint_expert_bytes(weft_checkpoint *checkpoint, int32_t layer,
                              int64_t *bytes_out, weft_err *err);
 /* Reads one routed expert into block [bytes], 64-byte aligned: the matrices
- * point into it, with the same bits as in a whole model. *hash_out is FNV of
- * the stored bytes, gate, up, down, each behind its scales if it has any. One
- * thread at a time. */
+ * point into it, with the same bits as in a whole model. *hash_out is the wide
+ * hash (node/base/hash.h) of the stored bytes, gate, up, down, each behind its
+ * scales if it has any. One thread at a time. */
 WEFT_MUST_CHECK weft_status weft_checkpoint_load_expert(
     weft_checkpoint *checkpoint, int32_t layer, int32_t expert, void *block,
     int64_t bytes, weft_mlp_weights *out, uint64_t *hash_out, weft_err *err);

@@ -2,13 +2,15 @@
 """Mistakes made on purpose, in the model (model-spec 8.5) and in the engine:
 each must turn a test red.
 
-    tests/model/sensitivity.py [--part model|engine] [--only TEXT]... [--list]
+    tests/model/sensitivity.py [--part model|engine|split] [--only TEXT]...
+                               [--list | --check]
 
 The sources are copied to a scratch folder; there each mistake is put in by
 replacing exact text, the shard library and the tests are built and run, and
 the text is put back. A text that is not found as often as it should be, or
 a build that fails, is an error and never a pass. One line a mistake; exit 0
 only if all were caught. Takes about ten minutes; not a part of tests/run.
+--check only looks whether the texts are there, in no time.
 """
 import argparse
 import concurrent.futures
@@ -21,7 +23,7 @@ import sys
 import tempfile
 import time
 
-from sensitivity_list import ENGINE, MODEL
+from sensitivity_list import ENGINE, MODEL, SPLIT
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # What must notice the mistakes of each list.
@@ -29,11 +31,15 @@ MODEL_TESTS = ['model/test_spec', 'model/test_spec_forms',
                'model/test_goldens']
 ENGINE_TESTS = ['unit/test_engine', 'unit/test_engine_logprobs',
                 'model/test_long', 'model/test_invariance']
-PROGRAMS = MODEL_TESTS + ENGINE_TESTS
+SPLIT_TESTS = ['unit/test_partition', 'unit/test_weights_part',
+               'unit/test_expert_store', 'unit/test_expert_store_threads',
+               'model/test_split']
+PROGRAMS = MODEL_TESTS + ENGINE_TESTS + SPLIT_TESTS
 SUPPORT = ['golden', 'harness', 'crowd', 'suite', 'synth', 'synth_cases',
-           'synth_file', 'spec', 'desk']
+           'synth_file', 'spec', 'desk', 'split']
 LIBRARY = ['node/base', 'kernels', 'kernels/cpu', 'shard/model', 'shard/load',
-           'shard/kv', 'shard/sched', 'shard/step', 'shard/sample']
+           'shard/kv', 'shard/sched', 'shard/step', 'shard/sample',
+           'shard/link', 'shard/expert']
 FLAGS = ['-O1', '-g0', '-std=c17', '-D_GNU_SOURCE', '-I.', '-ffp-contract=off',
          '-w', '-MMD']
 PATH_FLAGS = {
@@ -41,6 +47,7 @@ PATH_FLAGS = {
     'path_avx512': ['-mavx512f', '-mavx512bw', '-mavx512dq', '-mavx512vl',
                     '-mfma', '-mf16c', '-mprefer-vector-width=512'],
 }
+PACKAGES = ['check', 'jansson', 'libssl', 'libcrypto']
 LIMIT_S = 300
 
 
@@ -67,8 +74,8 @@ class Tree:
         self.sources += [pathlib.Path('tests/support/%s.c' % s)
                          for s in SUPPORT]
         self.mains = [pathlib.Path('tests/%s.c' % p) for p in PROGRAMS]
-        self.cflags = output_of(['pkg-config', '--cflags', 'check', 'jansson'])
-        self.libs = output_of(['pkg-config', '--libs', 'check', 'jansson'])
+        self.cflags = output_of(['pkg-config', '--cflags', *PACKAGES])
+        self.libs = output_of(['pkg-config', '--libs', *PACKAGES])
         self.needs = {}  # source -> the files that it was made of
 
     def object_of(self, source):
@@ -112,7 +119,7 @@ class Tree:
                                   timeout=LIMIT_S, errors='replace')
         except subprocess.TimeoutExpired:
             return False, ['%s hangs' % program]
-        failed = re.findall(r':[FES]:\w+:(\w+):', done.stdout)
+        failed = re.findall(r':[FES]:[\w/]+:(\w+):', done.stdout)
         if done.returncode != 0 and not failed:
             raise Trouble('%s: exit %d without a failed test:\n%s'
                           % (program, done.returncode, done.stdout))
@@ -183,25 +190,45 @@ def campaign(tree, chosen):
     return 1 if missed or broken else 0
 
 
+def check(chosen):
+    """Whether every text is there as often as it should be."""
+    wrong = 0
+    for name, edits, _ in chosen:
+        for path, before, _, *count in edits:
+            want = count[0] if count else 1
+            found = (ROOT / path).read_text().count(before)
+            if found != want:
+                wrong += 1
+                print('ERROR   %s: %s: %d times instead of %d: %r'
+                      % (name, path, found, want, before))
+    print('%d mistakes, %d texts that are not there' % (len(chosen), wrong))
+    return 1 if wrong else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('--only', action='append', default=[],
                         help='mistakes whose name holds this text')
-    parser.add_argument('--part', choices=['model', 'engine'])
+    parser.add_argument('--part', choices=['model', 'engine', 'split'])
     parser.add_argument('--list', action='store_true')
+    parser.add_argument('--check', action='store_true',
+                        help='only whether the texts are there')
     parser.add_argument('--keep', action='store_true',
                         help='leave the scratch folder')
     options = parser.parse_args()
     chosen = [(n, e, programs)
               for part, mistakes, programs in (
                   ('model', MODEL, MODEL_TESTS),
-                  ('engine', ENGINE, ENGINE_TESTS))
+                  ('engine', ENGINE, ENGINE_TESTS),
+                  ('split', SPLIT, SPLIT_TESTS))
               if options.part in (None, part)
               for n, e in mistakes
               if not options.only or any(o in n for o in options.only)]
     if options.list or not chosen:
         print('\n'.join(n for n, _, _ in chosen) or 'no such mistake')
         return 0 if options.list else 2
+    if options.check:
+        return check(chosen)
     folder = pathlib.Path(tempfile.mkdtemp(prefix='weft-sensitivity-'))
     try:
         return campaign(Tree(folder), chosen)

@@ -1,6 +1,6 @@
 """The mistakes of sensitivity.py: (name, [(file, text, mistaken text[, times
 that the text is there])]). Names of MODEL follow the table of model-spec 8.5;
-ENGINE has what the router relies on."""
+ENGINE has what the router relies on, SPLIT what a model in pieces does."""
 
 ATTENTION = 'shard/model/attention.c'
 FFN = 'shard/model/ffn.c'
@@ -12,12 +12,17 @@ CONFIG = 'shard/model/config.c'
 FIELDS = 'shard/model/config_fields.c'
 LOADER = 'shard/load/loader.c'
 WALK = 'shard/load/walk.c'
+WEIGHTS = 'shard/load/weights.c'
+PARTITION = 'shard/model/partition.c'
+KV = 'shard/kv/kv.c'
+STORE = 'shard/expert/store.c'
 ROUTE = 'kernels/cpu/route.c'
 INDEX = 'kernels/cpu/index.inc'
 SELECT = 'kernels/cpu/select.c'
 GEMM = 'kernels/cpu/gemm.inc'
 TABLE = 'shard/kv/table.c'
 STEP = 'shard/step/step.c'
+ATTEMPT = 'shard/step/attempt.c'
 LOOP = 'shard/step/engine.c'
 SCHED = 'shard/sched/sched.c'
 PLAN = 'shard/sched/plan.c'
@@ -279,11 +284,11 @@ MODEL = [
          '.w = f->weights->layers[0].input_norm,')]),
     # Steps and spellings.
     ('all rows of a step read the first piece', [
-        (STEP, 'e->pages[k][n] = p->table->offsets[k];',
-         'e->pages[k][n] = plan->pieces[0].table->offsets[k];')]),
+        (ATTEMPT, 'l->pages[k][n] = p->table->offsets[k];',
+         'l->pages[k][n] = e->plan->pieces[0].table->offsets[k];')]),
     ('positions count from the chunk', [
-        (STEP, 'e->positions[n] = p->first + r;',
-         'e->positions[n] = r;')]),
+        (ATTEMPT, 'l->positions[n] = p->first + r;',
+         'l->positions[n] = r;')]),
     ('LayerNorm taken as RMSNorm', [
         (CONFIG, '{"RMSNorm", NULL}', '{"RMSNorm", "LayerNorm", NULL}')]),
     ('unknown keys pass', [
@@ -298,7 +303,7 @@ MODEL = [
          '{"mlp_bias", "mlp_bias"}')]),
 ]
 
-RELEASE = '''    release_below(table, pool, WEFT_WINDOW, end, before, arg);
+RELEASE = '''    release_below(table, spaces, WEFT_WINDOW, end, before, arg);
 '''
 
 ENGINE = [
@@ -380,8 +385,8 @@ ENGINE = [
         (STEP, 'position + 1 < job->n_prompt)',
          'position + 2 < job->n_prompt)')]),
     ('prompt rows of a chunk but the last left out', [
-        (STEP, 'if (!wants_all_rows(p) && !(last && p->last_of_prompt))',
-         'if (!(wants_all_rows(p) && last) && !(last && p->last_of_prompt))')]),
+        (ATTEMPT, 'if (!all && !(last && p->last_of_prompt)) continue;',
+         'if (!last || (!all && !p->last_of_prompt)) continue;')]),
     ('logprobs without their sum', [
         (SAMPLE, 'event_io->logprob = logits[token] - stat->log_sum_exp;',
          'event_io->logprob = logits[token] - stat->max;')]),
@@ -390,7 +395,7 @@ ENGINE = [
          'job->logprobs + 1, event, err));')]),
     # Pages, order of work.
     ('window pages are kept', [
-        (TABLE, RELEASE, '    (void)end, (void)pool, (void)before, (void)arg;\n'
+        (TABLE, RELEASE, '    (void)end, (void)spaces, (void)before, (void)arg;\n'
          )]),
     ('decodes wait for prefill', [
         (PLAN, """    plan_decodes(sched);
@@ -406,4 +411,87 @@ ENGINE = [
         (INDEX, 'const int32_t n = op->rows[i].position / INDEX_BLOCK + 1;',
          'const int32_t n = op->rows[i].position < 1024 '
          '? op->rows[i].position / INDEX_BLOCK + 1 : 4;')]),
+]
+
+SPLIT = [
+    # Experts elsewhere.
+    ('pairs in the reverse order', [
+        (FORWARD, 'f->row_of[i] = i;',
+         'f->row_of[i] = options->max_rows * config->top_k - 1 - i;')]),
+    ('slots of a row swapped', [
+        (FORWARD, 'f->row_of[i] = i;', 'f->row_of[i] = i ^ 1;')]),
+    ('rows written while their experts are away', [
+        (FFN, """    const int32_t n = list_shared_in(f, w, 0, n_rows);
+    if""", """    const int32_t n = list_shared_in(f, w, 0, n_rows);
+    f->x[0] += 1.0F;
+    if""")]),
+    ('the shared expert after the answers', [
+        (FFN, '    experts->dispatch(experts->arg, &f->call);\n', ''),
+        (FFN, '    WEFT_TRY(experts->collect(experts->arg, &f->call, err));\n',
+         '    experts->dispatch(experts->arg, &f->call);\n'
+         '    WEFT_TRY(experts->collect(experts->arg, &f->call, err));\n')]),
+    # Two micro-batches.
+    ('b begins a layer when a has ended it', [
+        (FORWARD, """        begin_layer(b, l);
+        st = end_layer(a, l, err);""", """        st = end_layer(a, l, err);
+        if (st == WEFT_OK) begin_layer(b, l);""")]),
+    ('b before a', [
+        (FORWARD, """        begin_layer(a, l);
+        if (l > c->first_layer) st = end_layer(b, l - 1, err);
+        if (st != WEFT_OK) break;
+        begin_layer(b, l);""", """        if (l > c->first_layer) st = end_layer(b, l - 1, err);
+        if (st != WEFT_OK) break;
+        begin_layer(b, l);
+        begin_layer(a, l);""")]),
+    ('a failed step leaves questions behind', [
+        (FORWARD, '        abandon(a);\n        abandon(b);\n', '')]),
+    ('a failed step leaves those of b behind', [
+        (FORWARD, '        abandon(b);\n', '')]),
+    # Stages.
+    ('hidden rows of another stage not taken', [
+        (FORWARD, 'if (batch->hidden != NULL) {',
+         'if (batch->hidden != NULL && f->weights->embed != NULL) {')]),
+    ('logits of the own rows', [
+        (FORWARD, 'norm_final(f, hidden[i], i)',
+         'norm_final(f, f->h + (int64_t)i * f->config->hidden_size, i)')]),
+    ('cache rows of the layers of other stages', [
+        (KV, 'if (l < config->first_layer || l >= config->end_layer) continue;',
+         'if (l >= config->end_layer) continue;')]),
+    ('the head counted for the last stage', [
+        (PARTITION, '(first == 0 ? c->head : 0)',
+         '(end == c->n_layer ? c->head : 0)')]),
+    ('shared experts not counted', [
+        (PARTITION, '3 * (int64_t)c->shared_intermediate_size', '0')]),
+    ('indexers not counted', [
+        (PARTITION, 'kind == WEFT_FULL && c->dsa', 'false')]),
+    ('any cut whose largest stage is small', [
+        (PARTITION, 'if (least <= best) continue;',
+         'if (best != IMPOSSIBLE) continue;')]),
+    ('kinds counted over all stages', [
+        (PARTITION,
+         'for (int32_t k = 0; k < WEFT_KINDS; k++) c.n_kind[k] = 0;', '')]),
+    # Parts of the weights.
+    ('routed experts though they are elsewhere', [
+        (WALK, 'if (loader->part.experts)', 'if (true)')]),
+    ('head though it is elsewhere', [
+        (WALK, 'if (!part->head) return WEFT_OK;', '')]),
+    ('what was used once is used for ever', [
+        (WEIGHTS, 'cp->set.tensors[i]->used = false;', '(void)0;')]),
+    ('an expert may write past its block', [
+        (WEIGHTS, 'if (bytes < (int64_t)sizes.used)', 'if (false)')]),
+    # The store of experts.
+    ('an expert is let go while it serves', [
+        (STORE, '    wait_until_quiet(store);\n    give_back',
+         '    give_back')]),
+    ('who drops is not woken', [
+        (STORE, '        weft_futex_wake(&store->passes, 1);',
+         '        (void)0;')]),
+    ('no pass between two batches', [
+        (STORE, 'now + (was_away == is_away ? 2 : 1)',
+         'now + (was_away == is_away ? 0 : 1)')]),
+    ('more than the budget', [
+        (STORE, 'if (total > 0 && need > total - used)', 'if (false)')]),
+    ('a dropped expert still counts', [
+        (STORE, 'atomic_fetch_sub(&store->used_bytes',
+         'atomic_fetch_add(&store->used_bytes')]),
 ]

@@ -258,7 +258,8 @@ static uint64_t plain_hash(const weft_tensor_set *set, int32_t layer,
                            int32_t expert, bool f8)
 {
     static const char *const names[] = {"gate", "up", "down"};
-    uint64_t hash = WEFT_FNV_START;
+    weft_hash_wide hash;
+    weft_hash_wide_begin(&hash);
     for (int i = 0; i < 3; i++)
         for (int scale = f8; scale >= 0; scale--) {
             char name[160];
@@ -269,10 +270,10 @@ static uint64_t plain_hash(const weft_tensor_set *set, int32_t layer,
             ck_assert_msg(t != NULL, "%s", name);
             void *const bytes = weft_mem_new((size_t)t->bytes, 1);
             OK(weft_tensor_set_read(set, t, 0, bytes, (size_t)t->bytes, &err));
-            hash = weft_hash_fnv(hash, bytes, (size_t)t->bytes);
+            weft_hash_wide_add(&hash, bytes, (size_t)t->bytes);
             weft_mem_free(bytes);
         }
-    return hash;
+    return weft_hash_wide_end(&hash);
 }
 
 START_TEST(the_hash_is_of_the_stored_bytes)
