@@ -141,20 +141,27 @@ static bool meet_hello(weft_link_server *server, pending *one,
     return false;
 }
 
+/* Why its link broke, without the name of the link, which a line has. */
+static const char *why_broken(const pending *one)
+{
+    const char *const text = one->link->why.text;
+    const char *const name = strstr(text, one->from);
+    return name == NULL ? text : name + strlen(one->from) + strlen(": ");
+}
+
 static bool shake_hello(weft_link_server *server, pending *one)
 {
     weft_frame frame;
     bool got = false;
     do {
         if (weft_link_recv(one->link, &frame, &got, NULL) != WEFT_OK) {
-            const weft_err *const why = &one->link->why;
             /* Another version is a peer's, who is told so. */
             if (one->link->cause == WEFT_FAILED_PRECONDITION)
-                return refuse(server, one, why->text);
+                return refuse(server, one, why_broken(one));
             /* A port that is looked at and left is nobody's fault. */
             if (one->link->bytes_received > 0)
                 weft_refusals_say(&server->refusals, WEFT_REFUSAL_GARBAGE,
-                                  one->from, why->text);
+                                  one->from, why_broken(one));
             close_pending(one);
             return false;
         }

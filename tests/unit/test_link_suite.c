@@ -1,15 +1,11 @@
 /* What link.h promises, held against every transport: turn 0 is local, 1 plain
  * TCP, 2 TLS. Tests that write bytes themselves have no turn 0. */
-#include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "node/base/clock.h"
-#include "node/base/mem.h"
 #include "tests/support/expect.h"
+#include "tests/support/link_frames.h"
 #include "tests/support/link_kit.h"
 #include "tests/support/suite.h"
 
@@ -18,96 +14,6 @@
 enum { SECOND_FRAME_BODY = 37, STREAM_BYTES = 4096 };
 
 static int n_transports = KIT_TRANSPORTS;
-
-/* Bytes that tell where they are from, eight at a time. */
-static uint64_t word_of(uint64_t name, size_t word)
-{
-    return (name + 1) * 0x9E3779B97F4A7C15U + word * 0xD6E8FEB86659FD93U;
-}
-
-static void fill(unsigned char *bytes, size_t n, uint64_t name)
-{
-    for (size_t i = 0; i < n; i += 8) {
-        const uint64_t word = word_of(name, i / 8);
-        memcpy(bytes + i, &word, n - i < 8 ? n - i : 8);
-    }
-}
-
-static void check_bytes(const void *bytes, size_t n, uint64_t name)
-{
-    const unsigned char *const at = bytes;
-    for (size_t i = 0; i < n; i += 8) {
-        const uint64_t word = word_of(name, i / 8);
-        if (memcmp(at + i, &word, n - i < 8 ? n - i : 8) != 0)
-            ck_abort_msg("byte %zu of %zu of %llu is wrong", i, n,
-                         (unsigned long long)name);
-    }
-}
-
-/* A frame named `step`, with rows that lie apart in memory if `apart`. */
-typedef struct built {
-    weft_frame frame;
-    unsigned char *body, *memory;
-    const void **rows;
-} built;
-
-static built build(uint64_t step, size_t body_bytes, int32_t n_rows,
-                   uint32_t row_bytes, bool apart)
-{
-    const size_t stride = row_bytes + (apart ? 24 : 0);
-    built it = {.frame = {.type = WEFT_FRAME_DISPATCH,
-                          .epoch = step + 1,
-                          .step = step,
-                          .layer = (int32_t)step - 3,
-                          .attempt = 5,
-                          .group = 6,
-                          .tag = 7,
-                          .body_bytes = body_bytes,
-                          .n_rows = n_rows,
-                          .row_bytes = row_bytes}};
-    it.body = malloc(body_bytes + 1);
-    it.memory = malloc((size_t)n_rows * stride + 1);
-    it.rows = malloc(((size_t)n_rows + 1) * sizeof *it.rows);
-    ck_assert(it.body != NULL && it.memory != NULL && it.rows != NULL);
-    fill(it.body, body_bytes, step);
-    for (int32_t i = 0; i < n_rows; i++) {
-        it.rows[i] = it.memory + (size_t)i * stride;
-        fill(it.memory + (size_t)i * stride, row_bytes,
-             step * 1000 + (uint64_t)i);
-    }
-    it.frame.body = it.body;
-    return it;
-}
-
-static void drop(built *it)
-{
-    free(it->body);
-    free(it->memory);
-    free(it->rows);
-}
-
-static void check_same(const weft_frame *got, const weft_frame *sent)
-{
-    ck_assert_int_eq(got->type, sent->type);
-    ck_assert_uint_eq(got->epoch, sent->epoch);
-    ck_assert_uint_eq(got->step, sent->step);
-    ck_assert_int_eq(got->layer, sent->layer);
-    ck_assert_uint_eq(got->attempt, sent->attempt);
-    ck_assert_uint_eq(got->group, sent->group);
-    ck_assert_uint_eq(got->tag, sent->tag);
-    ck_assert_uint_eq(got->body_bytes, sent->body_bytes);
-    ck_assert_int_eq(got->n_rows, sent->n_rows);
-    ck_assert_uint_eq(got->row_bytes, sent->row_bytes);
-    check_bytes(got->body, got->body_bytes, sent->step);
-    if (got->n_rows == 0) {
-        ck_assert_ptr_null(got->rows);
-        return;
-    }
-    ck_assert_uint_eq((uintptr_t)got->rows % 64, 0);
-    for (int32_t i = 0; i < got->n_rows; i++)
-        check_bytes((const char *)got->rows + (size_t)i * got->row_bytes,
-                    got->row_bytes, sent->step * 1000 + (uint64_t)i);
-}
 
 static void open_pair(int turn, weft_link **a, weft_link **b)
 {
@@ -128,25 +34,25 @@ START_TEST(order)
     enum { FRAMES = 400, AHEAD = 20 };
     weft_link *a = NULL;
     weft_link *b = NULL;
-    built there[AHEAD];
-    built back[AHEAD];
+    kit_frame there[AHEAD];
+    kit_frame back[AHEAD];
     open_pair(_i, &a, &b);
     for (uint64_t step = 0; step < FRAMES; step += AHEAD) {
         for (size_t i = 0; i < AHEAD; i++) {
             const uint64_t name = step + i;
-            there[i] = build(name, name * 37 % 1500, (int32_t)(name % 4), 52,
-                             name % 2 == 0);
-            back[i] = build(name, name % 3, 0, 0, false);
+            there[i] = kit_build(name, name * 37 % 1500, (int32_t)(name % 4),
+                                 52, name % 2 == 0);
+            back[i] = kit_build(name, name % 3, 0, 0, false);
             OK(weft_link_send(a, &there[i].frame, there[i].rows, &err));
             OK(weft_link_send(b, &back[i].frame, NULL, &err));
         }
         for (size_t i = 0; i < AHEAD; i++) {
             const weft_frame at_b = kit_recv(b, NULL);
-            check_same(&at_b, &there[i].frame);
+            kit_check(&at_b, &there[i].frame);
             const weft_frame at_a = kit_recv(a, NULL);
-            check_same(&at_a, &back[i].frame);
-            drop(&there[i]);
-            drop(&back[i]);
+            kit_check(&at_a, &back[i].frame);
+            kit_drop(&there[i]);
+            kit_drop(&back[i]);
         }
     }
     weft_link_stats stats;
@@ -176,14 +82,14 @@ START_TEST(whole_or_none)
     open_pair(_i, &a, &b);
     for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++)
         for (size_t j = 0; j < sizeof rows / sizeof rows[0]; j++, step++) {
-            built it =
-                build(step, bodies[i], rows[j].n, rows[j].bytes, step % 2 == 0);
+            kit_frame it = kit_build(step, bodies[i], rows[j].n, rows[j].bytes,
+                                     step % 2 == 0);
             OK(weft_link_send(a, &it.frame, it.rows, &err));
             memset(it.body, 0xEE, it.frame.body_bytes); /* it was copied */
             const weft_frame got = kit_recv(b, a);
-            check_same(&got, &it.frame);
+            kit_check(&got, &it.frame);
             ck_assert(weft_link_is_idle(a));
-            drop(&it);
+            kit_drop(&it);
         }
     close_pair(a, b);
 }
@@ -230,7 +136,7 @@ START_TEST(full_queue_refuses)
     kit_open((kit_transport)_i, &options, &options, &a, &b);
     OK(weft_poller_create(&poller, &err));
     OK(weft_poller_add(poller, a, &err));
-    built it = build(1, 100, ROWS, ROW_BYTES, false);
+    kit_frame it = kit_build(1, 100, ROWS, ROW_BYTES, false);
     uint64_t sent = 0;
     uint64_t came = 0;
     for (int lap = 0; lap < 3; lap++) {
@@ -250,7 +156,7 @@ START_TEST(full_queue_refuses)
             weft_frame got;
             bool is = false;
             OK(weft_link_recv(b, &got, &is, &err));
-            if (is) check_same(&got, &it.frame);
+            if (is) kit_check(&got, &it.frame);
             came += is ? 1 : 0;
             /* The poller tells of the room; only then does a push on. */
             if (!weft_link_is_idle(a)) {
@@ -268,7 +174,7 @@ START_TEST(full_queue_refuses)
     }
     weft_poller_remove(poller, a);
     weft_poller_destroy(poller);
-    drop(&it);
+    kit_drop(&it);
     close_pair(a, b);
 }
 END_TEST
@@ -278,22 +184,22 @@ END_TEST
 /* Two frames as bytes; where the first ends. */
 static size_t print_stream(unsigned char *out, size_t *first_out)
 {
-    built one = build(1, 5, 3, 20, true);
-    built two = build(2, SECOND_FRAME_BODY, 1, 64, false);
+    kit_frame one = kit_build(1, 5, 3, 20, true);
+    kit_frame two = kit_build(2, SECOND_FRAME_BODY, 1, 64, false);
     *first_out = kit_print(&one.frame, one.rows, out);
     const size_t n =
         *first_out + kit_print(&two.frame, two.rows, out + *first_out);
     ck_assert_uint_le(n, STREAM_BYTES);
-    drop(&one);
-    drop(&two);
+    kit_drop(&one);
+    kit_drop(&two);
     return n;
 }
 
 static void check_first(const weft_frame *got)
 {
-    built one = build(1, 5, 3, 20, true);
-    check_same(got, &one.frame);
-    drop(&one);
+    kit_frame one = kit_build(1, 5, 3, 20, true);
+    kit_check(got, &one.frame);
+    kit_drop(&one);
 }
 
 static void cut_at(int turn, const unsigned char *stream, size_t n,
@@ -336,9 +242,9 @@ START_TEST(cut_anywhere_is_broken)
         weft_link *a = NULL;
         weft_link *b = NULL;
         open_pair(_i, &a, &b);
-        built one = build(1, 5, 3, 20, true);
+        kit_frame one = kit_build(1, 5, 3, 20, true);
         OK(weft_link_send(a, &one.frame, one.rows, &err));
-        drop(&one);
+        kit_drop(&one);
         weft_link_close(a);
         const weft_frame got = kit_recv(b, NULL);
         check_first(&got);
@@ -359,7 +265,7 @@ START_TEST(bytes_may_come_one_by_one_or_all_at_once)
     const weft_link_options options = kit_options();
     size_t first = 0;
     const size_t n = print_stream(stream, &first);
-    built two = build(2, SECOND_FRAME_BODY, 1, 64, false);
+    kit_frame two = kit_build(2, SECOND_FRAME_BODY, 1, 64, false);
     for (size_t piece = 1; piece <= n; piece = piece * 3 + 1) {
         kit_raw raw;
         weft_link *const link = kit_open_raw((kit_transport)_i, &options, &raw);
@@ -373,20 +279,20 @@ START_TEST(bytes_may_come_one_by_one_or_all_at_once)
                 if (!is) break;
                 came++;
                 if (came == 1) check_first(&got);
-                if (came == 2) check_same(&got, &two.frame);
+                if (came == 2) kit_check(&got, &two.frame);
             }
         }
         while (came < 2) {
             const weft_frame got = kit_recv(link, NULL);
             came++;
             if (came == 1) check_first(&got);
-            if (came == 2) check_same(&got, &two.frame);
+            if (came == 2) kit_check(&got, &two.frame);
         }
         kit_raw_close(&raw, false);
         (void)kit_recv_broken(link);
         weft_link_close(link);
     }
-    drop(&two);
+    kit_drop(&two);
 }
 END_TEST
 
@@ -408,7 +314,7 @@ static void feed(int turn, const void *bytes, size_t n, const char *why)
 START_TEST(garbage_breaks)
 {
     unsigned char bytes[20000];
-    built it = build(3, 10, 2, 30, false);
+    kit_frame it = kit_build(3, 10, 2, 30, false);
     const size_t n = kit_print(&it.frame, it.rows, bytes);
     /* Each byte of a frame, header and payload, in two ways. */
     for (size_t at = 0; at < n; at += _i == KIT_TCP ? 1 : 7) {
@@ -423,10 +329,10 @@ START_TEST(garbage_breaks)
         feed(_i, bytes, n, why);
         bytes[at] = before;
     }
-    drop(&it);
+    kit_drop(&it);
     memset(bytes, 0, sizeof bytes);
     feed(_i, bytes, 2000, "no frame begins with");
-    fill(bytes, sizeof bytes, 9);
+    kit_fill(bytes, sizeof bytes, 9);
     feed(_i, bytes, sizeof bytes, "no frame begins with");
     static const char http[] =
         "GET / HTTP/1.1\r\nHost: x\r\nUser-Agent: somebody who scans ports\r\n"
@@ -469,16 +375,16 @@ static void try_limit(int turn, const weft_frame_limits *limits, bool fits,
     const weft_link_options wide = options;
     options.limits = *limits;
     kit_open((kit_transport)turn, &wide, &options, &a, &b);
-    built it = build(4, 100, 10, 1000, false);
+    kit_frame it = kit_build(4, 100, 10, 1000, false);
     OK(weft_link_send(a, &it.frame, it.rows, &err));
     if (fits) {
         const weft_frame got = kit_recv(b, a);
-        check_same(&got, &it.frame);
+        kit_check(&got, &it.frame);
     } else {
         const char *const told = kit_recv_broken(b);
         ck_assert_msg(strstr(told, why) != NULL, "%s, and not %s", told, why);
     }
-    drop(&it);
+    kit_drop(&it);
     close_pair(a, b);
 }
 
@@ -557,74 +463,16 @@ START_TEST(pulses_are_not_frames)
     OK(weft_link_judge(b, stats.last_heard_ns, 0, &err));
     /* Between frames they change nothing. */
     for (uint64_t step = 0; step < 200; step++) {
-        built it = build(step, step, 1, 100, false);
+        kit_frame it = kit_build(step, step, 1, 100, false);
         weft_link_pulse(a, step);
         OK(weft_link_send(a, &it.frame, it.rows, &err));
         weft_link_pulse(a, step);
         const weft_frame got = kit_recv(b, a);
-        check_same(&got, &it.frame);
-        drop(&it);
+        kit_check(&got, &it.frame);
+        kit_drop(&it);
     }
     weft_link_get_stats(a, &stats);
     ck_assert_uint_eq(stats.frames_sent, 200);
-    close_pair(a, b);
-}
-END_TEST
-
-/* Many more pulses than one receive passes over. */
-START_TEST(a_flood_of_pulses_holds_nobody_up)
-{
-    enum { PULSES = 5000 };
-    const weft_link_options options = kit_options();
-    static unsigned char bytes[(PULSES + 1) * WEFT_FRAME_HEADER_BYTES];
-    weft_frame frame = {.type = WEFT_FRAME_PULSE};
-    size_t n = 0;
-    for (int i = 0; i < PULSES; i++) n += kit_print(&frame, NULL, bytes + n);
-    frame.type = WEFT_FRAME_PLAN;
-    n += kit_print(&frame, NULL, bytes + n);
-    kit_raw raw;
-    weft_link *const link = kit_open_raw((kit_transport)_i, &options, &raw);
-    weft_poller *poller = NULL;
-    OK(weft_poller_create(&poller, &err));
-    OK(weft_poller_add(poller, link, &err));
-    kit_raw_write(&raw, bytes, n);
-    bool got = false;
-    int turns = 0;
-    while (!got) {
-        /* Nothing else comes, so a wait would be forever if it were one. */
-        const uint64_t began = weft_clock_now_ns();
-        weft_poller_wait(poller, began + 20000 * MS, 0);
-        ck_assert_uint_lt(weft_clock_now_ns() - began, 20000 * MS);
-        OK(weft_link_recv(link, &frame, &got, &err));
-        turns++;
-    }
-    ck_assert_int_eq(frame.type, WEFT_FRAME_PLAN);
-    ck_assert_int_gt(turns, PULSES / 100);
-    weft_poller_remove(poller, link);
-    weft_poller_destroy(poller);
-    kit_raw_close(&raw, false);
-    weft_link_close(link);
-}
-END_TEST
-
-START_TEST(a_stalled_peer_breaks)
-{
-    weft_link_options options = kit_options();
-    weft_link *a = NULL;
-    weft_link *b = NULL;
-    options.stall_ns = 3600000 * MS;
-    kit_open((kit_transport)_i, &options, &options, &a, &b);
-    built it = build(1, 0, 64, 1 << 16, false);
-    weft_err told = {0};
-    while (weft_link_send(a, &it.frame, it.rows, &told) == WEFT_OK) continue;
-    const uint64_t now = weft_clock_now_ns();
-    OK(weft_link_judge(a, now + 3500000 * MS, 0, &err));
-    OK(weft_link_judge(a, now + 9000000 * MS, now + 8000000 * MS, &err));
-    ck_assert_int_eq(weft_link_judge(a, now + 3600001 * MS, 0, &told),
-                     WEFT_UNAVAILABLE);
-    ck_assert_msg(strstr(told.text, "took nothing for") != NULL, "%s",
-                  told.text);
-    drop(&it);
     close_pair(a, b);
 }
 END_TEST
@@ -694,7 +542,7 @@ START_TEST(a_reset_is_seen)
     weft_poller *poller = NULL;
     OK(weft_poller_create(&poller, &err));
     OK(weft_poller_add(poller, link, &err));
-    built it = build(1, 0, 64, 1 << 16, false);
+    kit_frame it = kit_build(1, 0, 64, 1 << 16, false);
     weft_err told = {0};
     while (weft_link_send(link, &it.frame, it.rows, &told) == WEFT_OK) continue;
     kit_raw_close(&raw, true);
@@ -704,180 +552,8 @@ START_TEST(a_reset_is_seen)
     (void)kit_recv_broken(link);
     weft_poller_remove(poller, link);
     weft_poller_destroy(poller);
-    drop(&it);
+    kit_drop(&it);
     weft_link_close(link);
-}
-END_TEST
-
-/* -- both ends at work ---------------------------------------------------- */
-
-typedef struct flusher {
-    weft_link *link;
-    uint64_t name, other;
-} flusher;
-
-enum { LARGE_ROWS = 64, LARGE_ROW_BYTES = 1 << 18 }; /* 16 MiB */
-
-static void flush_large(const flusher *own)
-{
-    built it = build(own->name, 10, LARGE_ROWS, LARGE_ROW_BYTES, true);
-    OK(weft_link_send(own->link, &it.frame, it.rows, &err));
-    OK(weft_link_flush(own->link, kit_deadline(), &err));
-    drop(&it);
-}
-
-static void recv_large(const flusher *own)
-{
-    built it = build(own->other, 10, LARGE_ROWS, LARGE_ROW_BYTES, false);
-    const weft_frame got = kit_recv(own->link, NULL);
-    check_same(&got, &it.frame);
-    drop(&it);
-}
-
-static void *flush_and_recv(void *arg)
-{
-    flush_large(arg);
-    recv_large(arg);
-    return NULL;
-}
-
-START_TEST(both_may_flush_large_frames)
-{
-    weft_link *a = NULL;
-    weft_link *b = NULL;
-    pthread_t thread;
-    open_pair(_i, &a, &b);
-    flusher ends[2] = {{a, 1, 2}, {b, 2, 1}};
-    ck_assert_int_eq(pthread_create(&thread, NULL, flush_and_recv, &ends[0]),
-                     0);
-    (void)flush_and_recv(&ends[1]);
-    (void)pthread_join(thread, NULL);
-    close_pair(a, b);
-}
-END_TEST
-
-/* A frame that was given out stays while its owner sends, flushes and waits,
- * and more comes in. */
-START_TEST(a_lent_frame_stays)
-{
-    weft_link *a = NULL;
-    weft_link *b = NULL;
-    pthread_t thread;
-    open_pair(_i, &a, &b);
-    built first = build(7, 33, 40, 1000, false);
-    OK(weft_link_send(a, &first.frame, first.rows, &err));
-    const weft_frame got = kit_recv(b, a);
-    flusher ends[2] = {{a, 1, 2}, {b, 2, 1}};
-    ck_assert_int_eq(pthread_create(&thread, NULL, flush_and_recv, &ends[0]),
-                     0);
-    flush_large(&ends[1]);
-    check_same(&got, &first.frame);
-    recv_large(&ends[1]);
-    (void)pthread_join(thread, NULL);
-    drop(&first);
-    close_pair(a, b);
-}
-END_TEST
-
-START_TEST(a_flush_has_a_deadline)
-{
-    weft_link *a = NULL;
-    weft_link *b = NULL;
-    open_pair(_i, &a, &b);
-    built it = build(1, 0, 64, 1 << 16, false);
-    weft_err told = {0};
-    while (weft_link_send(a, &it.frame, it.rows, &told) == WEFT_OK) continue;
-    ck_assert(!weft_link_is_idle(a));
-    ck_assert_int_eq(weft_link_flush(a, weft_clock_now_ns() + 20 * MS, &told),
-                     WEFT_DEADLINE_EXCEEDED);
-    drop(&it);
-    close_pair(a, b);
-}
-END_TEST
-
-typedef struct pulser {
-    weft_link *link;
-    atomic_bool stop;
-} pulser;
-
-static void *pulse_on(void *arg)
-{
-    pulser *const own = arg;
-    /* Ten thousand a second, which leaves the owner its turns at the lock. */
-    const struct timespec pace = {.tv_nsec = 100000};
-    for (uint64_t step = 1; !atomic_load(&own->stop); step++) {
-        weft_link_pulse(own->link, step);
-        (void)nanosleep(&pace, NULL);
-    }
-    return NULL;
-}
-
-/* Another thread's pulses at any moment leave every frame as it is. */
-START_TEST(pulses_from_another_thread)
-{
-    enum { FRAMES = 40 };
-    weft_link *a = NULL;
-    weft_link *b = NULL;
-    pthread_t thread;
-    weft_link_stats stats;
-    open_pair(_i, &a, &b);
-    pulser own = {.link = a};
-    ck_assert_int_eq(pthread_create(&thread, NULL, pulse_on, &own), 0);
-    for (uint64_t step = 0; step < FRAMES; step++) {
-        built it = build(step, step * 100, 32, 20480, step % 2 == 0);
-        weft_status result = WEFT_RESOURCE_EXHAUSTED;
-        const uint64_t deadline = kit_deadline();
-        while (result == WEFT_RESOURCE_EXHAUSTED) {
-            weft_err told = {0};
-            result = weft_link_send(a, &it.frame, it.rows, &told);
-            ck_assert(weft_clock_now_ns() < deadline);
-        }
-        ck_assert_int_eq(result, WEFT_OK);
-        const weft_frame got = kit_recv(b, a);
-        check_same(&got, &it.frame);
-        while (!weft_link_is_idle(a)) { /* a pulse may be on its way */
-            weft_frame unused;
-            bool is = false;
-            OK(weft_link_recv(b, &unused, &is, &err));
-            ck_assert(!is);
-        }
-        drop(&it);
-    }
-    weft_link_get_stats(b, &stats);
-    ck_assert_uint_gt(stats.pulse_step, 0);
-    atomic_store(&own.stop, true);
-    (void)pthread_join(thread, NULL);
-    close_pair(a, b);
-}
-END_TEST
-
-/* -- no memory ------------------------------------------------------------ */
-
-START_TEST(no_memory_is_told)
-{
-    const weft_link_options options = kit_options();
-    weft_link *a = NULL;
-    weft_link *b = NULL;
-    weft_err told = {0};
-    weft_mem_fail_after(0);
-    ck_assert_int_eq(weft_link_create_local(&options, &options, &a, &b, &told),
-                     WEFT_RESOURCE_EXHAUSTED);
-    weft_mem_fail_after(-1);
-    open_pair(_i, &a, &b);
-    built it = build(1, 5000, 2, 100000, false);
-    weft_mem_fail_after(0);
-    ck_assert_int_eq(weft_link_send(a, &it.frame, it.rows, &told),
-                     WEFT_RESOURCE_EXHAUSTED);
-    weft_mem_fail_after(-1);
-    OK(weft_link_send(a, &it.frame, it.rows, &err));
-    if (_i != KIT_LOCAL) { /* which has taken it when it was sent */
-        weft_mem_fail_after(0);
-        const char *const why = kit_recv_broken(b);
-        weft_mem_fail_after(-1);
-        ck_assert_msg(strstr(why, "no memory") != NULL, "%s", why);
-    }
-    drop(&it);
-    close_pair(a, b);
 }
 END_TEST
 
@@ -892,18 +568,10 @@ static void add(TCase *tests)
                                 silence_breaks,
                                 pulses_are_not_frames,
                                 close_is_seen,
-                                a_sender_sees_the_close,
-                                both_may_flush_large_frames,
-                                a_lent_frame_stays,
-                                pulses_from_another_thread,
-                                no_memory_is_told};
+                                a_sender_sees_the_close};
     const TTest *const raw[] = {bytes_may_come_one_by_one_or_all_at_once,
-                                garbage_breaks,
-                                out_of_place_breaks,
-                                a_flood_of_pulses_holds_nobody_up,
-                                a_stalled_peer_breaks,
-                                a_reset_is_seen,
-                                a_flush_has_a_deadline};
+                                garbage_breaks, out_of_place_breaks,
+                                a_reset_is_seen};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         tcase_add_loop_test(tests, all[i], KIT_LOCAL, n_transports);
     for (size_t i = 0; i < sizeof raw / sizeof raw[0]; i++)

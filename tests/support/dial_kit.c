@@ -1,0 +1,73 @@
+#include "tests/support/dial_kit.h"
+
+#include <check.h>
+#include <sched.h>
+#include <stdio.h>
+
+#include "node/base/clock.h"
+#include "tests/support/expect.h"
+#include "tests/support/link_kit.h"
+
+void kit_take(void *arg, weft_link *link, const weft_hello *peer)
+{
+    kit_taken *const all = arg;
+    (void)pthread_mutex_lock(&all->lock);
+    ck_assert_int_lt(all->n, KIT_TAKEN_MAX);
+    all->links[all->n] = link;
+    all->peers[all->n++] = *peer;
+    (void)pthread_mutex_unlock(&all->lock);
+}
+
+int kit_count(kit_taken *all)
+{
+    (void)pthread_mutex_lock(&all->lock);
+    const int n = all->n;
+    (void)pthread_mutex_unlock(&all->lock);
+    return n;
+}
+
+void kit_wait_taken(kit_taken *all, int n)
+{
+    const uint64_t deadline = kit_deadline();
+    while (kit_count(all) < n) {
+        ck_assert(weft_clock_now_ns() < deadline);
+        (void)sched_yield();
+    }
+}
+
+void kit_close_taken(kit_taken *all)
+{
+    for (int i = 0; i < all->n; i++) weft_link_close(all->links[i]);
+    all->n = 0;
+}
+
+weft_hello kit_hello(const char *id)
+{
+    weft_hello own = {.protocol_min = 1,
+                      .protocol_max = 1,
+                      .release = "0.1.0",
+                      .cluster = "blue",
+                      .role = WEFT_ROLE_EXPERTS,
+                      .incarnation = 5,
+                      .config_hash = 1,
+                      .identity = "cpu"};
+    (void)snprintf(own.id, sizeof own.id, "%s", id);
+    return own;
+}
+
+weft_link_server_options kit_server_options(const weft_hello *own,
+                                            kit_taken *all)
+{
+    return (weft_link_server_options){.listen = "127.0.0.1:0",
+                                      .own = own,
+                                      .link = kit_options(),
+                                      .take = kit_take,
+                                      .arg = all};
+}
+
+weft_link_server *kit_server(const weft_link_server_options *options)
+{
+    weft_link_server *server = NULL;
+    OK(weft_link_server_start(options, &server, &err));
+    return server;
+}
