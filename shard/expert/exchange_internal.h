@@ -33,7 +33,8 @@ enum {
 typedef struct weft_exchange_slot {
     bool used;
     bool fixed;  /* added by hand: stays when no map names it */
-    bool wanted; /* named by a map that is held */
+    bool named;  /* by a map that is held */
+    bool wanted; /* named, or suspected not long ago */
     weft_peer peer;
     weft_link *link; /* NULL: not connected */
 
@@ -41,6 +42,7 @@ typedef struct weft_exchange_slot {
     bool slow;   /* broken because it lives and does not answer */
     char why[WEFT_EXCHANGE_WHY_BYTES];
     bool suspected;
+    uint64_t suspected_ns;    /* since when */
     uint64_t second_until_ns; /* asked only if nobody else can be, till then */
     uint64_t reject_epoch;    /* not usable for it (0: none) ... */
     uint64_t reject_until_ns; /* ... until then */

@@ -7,6 +7,11 @@
 #include "node/base/log.h"
 #include "shard/expert/exchange_internal.h"
 
+/* A suspect that no map names is dialled for so long, and is cleared so long
+ * after it came under suspicion at the soonest: one change after another costs
+ * more than a moment without it. */
+#define PROBATION_NS UINT64_C(120000000000)
+#define CLEAR_NS     UINT64_C(1000000000)
 /* A needed peer that is not connected for so long is suspected. */
 #define UNREACHABLE_NS UINT64_C(1000000000)
 
@@ -32,6 +37,14 @@ int32_t weft_exchange_slot_of(weft_exchange *ex, const weft_peer *peer)
     return unused;
 }
 
+static void clear(weft_exchange *ex, weft_exchange_slot *slot)
+{
+    slot->suspected = false;
+    if (ex->options.watch.cleared == NULL) return;
+    ex->options.watch.cleared(ex->options.watch.arg, slot->peer.id,
+                              slot->peer.incarnation);
+}
+
 weft_status weft_exchange_connect(weft_exchange *ex, int32_t s, weft_link *link,
                                   weft_err *err)
 {
@@ -50,10 +63,8 @@ weft_status weft_exchange_connect(weft_exchange *ex, int32_t s, weft_link *link,
     slot->n_rejects = 0;
     ex->n_links++;
     ex->topology++;
-    if (slot->suspected && ex->options.watch.cleared != NULL)
-        ex->options.watch.cleared(ex->options.watch.arg, slot->peer.id,
-                                  slot->peer.incarnation);
-    slot->suspected = false;
+    /* Who was left out of the placement waits a moment (weft_exchange_age). */
+    if (slot->suspected && slot->named) clear(ex, slot);
     return WEFT_OK;
 }
 
@@ -88,6 +99,7 @@ void weft_exchange_break(weft_exchange *ex, int32_t s, bool slow,
 
 static void suspect(weft_exchange *ex, weft_exchange_slot *slot)
 {
+    if (!slot->suspected) slot->suspected_ns = weft_clock_now_ns();
     slot->suspected = true;
     if (atomic_load(&ex->stopped) || ex->options.watch.suspect == NULL) return;
     ex->options.watch.suspect(ex->options.watch.arg, slot->peer.id,
@@ -186,17 +198,33 @@ static void forget_past(weft_exchange *ex)
     }
 }
 
-/* Says whom the maps name, and lets go of everybody else. */
+/* Whether a map names another process of that id, which has taken it over. */
+static bool is_replaced(const weft_exchange *ex, int32_t s)
+{
+    for (int32_t i = 0; i < ex->n_slots; i++)
+        if (i != s && ex->slots[i].used && ex->slots[i].named &&
+            strcmp(ex->slots[i].peer.id, ex->slots[s].peer.id) == 0)
+            return true;
+    return false;
+}
+
+/* Says whom the maps name, and lets go of everybody else; but who is suspected
+ * is dialled for a while, so that the suspicion ends when it can be reached. */
 static void want(weft_exchange *ex)
 {
-    for (int32_t s = 0; s < ex->n_slots; s++) ex->slots[s].wanted = false;
+    const uint64_t now = weft_clock_now_ns();
+    for (int32_t s = 0; s < ex->n_slots; s++) ex->slots[s].named = false;
     for (int32_t m = 0; m < ex->n_held; m++)
         for (int32_t i = 0; i < ex->held[m].map->n_peers; i++)
             if (ex->held[m].slots[i] != WEFT_NO_SLOT)
-                ex->slots[ex->held[m].slots[i]].wanted = true;
+                ex->slots[ex->held[m].slots[i]].named = true;
     int32_t n = 0;
     for (int32_t s = 0; s < ex->n_slots; s++) {
         weft_exchange_slot *const slot = &ex->slots[s];
+        slot->wanted =
+            slot->named ||
+            (slot->used && slot->suspected &&
+             now < slot->suspected_ns + PROBATION_NS && !is_replaced(ex, s));
         if (slot->used && slot->wanted) ex->wanted[n++] = slot->peer;
     }
     if (ex->options.peers != NULL) {
@@ -342,9 +370,25 @@ bool weft_exchange_is_whole(weft_exchange *ex, weft_exchange_held *held)
     return held->whole;
 }
 
+/* Those who are suspected and in no placement any more. */
+static void age_suspects(weft_exchange *ex, uint64_t now_ns)
+{
+    bool over = false;
+    for (int32_t s = 0; s < ex->n_slots; s++) {
+        weft_exchange_slot *const slot = &ex->slots[s];
+        if (!slot->used || !slot->suspected || slot->named) continue;
+        if (slot->link != NULL && now_ns >= slot->suspected_ns + CLEAR_NS)
+            clear(ex, slot);
+        over |= slot->suspected && slot->wanted &&
+                now_ns >= slot->suspected_ns + PROBATION_NS;
+    }
+    if (over) want(ex);
+}
+
 bool weft_exchange_age(weft_exchange *ex, uint64_t now_ns)
 {
     bool any = false;
+    age_suspects(ex, now_ns);
     if (now_ns >= ex->expiry_ns) {
         ex->expiry_ns = UINT64_MAX;
         for (int32_t s = 0; s < ex->n_slots; s++) {
