@@ -145,15 +145,21 @@ static void want_group(weft_fleet *fleet, const weft_fleet_lead *lead)
     if (!is_same_peer(&group->want.peer, &lead->peer))
         weft_fleet_break(fleet, at, "another lead has its place");
     group->want = *lead;
-    group->wanted = true;
+    group->wanted = group->listed = true;
 }
 
-/* Those that are not wanted any more keep what they have. */
+/* Who is not in the registry may have lost nothing but its way there: a lead
+ * whose link lives is asked for more until it drains. Others keep what they
+ * have. */
 static void want_these(weft_fleet *fleet, const weft_fleet_lead *leads,
                        int32_t n)
 {
-    for (int32_t i = 0; i < fleet->n_groups; i++)
-        fleet->groups[i].wanted = false;
+    for (int32_t i = 0; i < fleet->n_groups; i++) {
+        weft_fleet_group *const group = &fleet->groups[i];
+        group->listed = false;
+        group->wanted = group->link != NULL && !group->state.draining &&
+                        !group->want.draining;
+    }
     for (int32_t i = 0; i < n; i++) want_group(fleet, &leads[i]);
 }
 

@@ -79,7 +79,9 @@ void weft_fleet_set_links(weft_fleet *fleet, weft_peers *peers,
 /* Looks around at once; for `ready` of weft_peers. Any thread. */
 void weft_fleet_wake(weft_fleet *fleet);
 
-/* Leads that exist, one a group. Any thread. INVALID_ARGUMENT: more than
+/* Leads that exist, one a group. One that is not among them serves on while its
+ * link lives and it does not drain: the registry may have lost it without its
+ * being lost. Any thread. INVALID_ARGUMENT: more than
  * groups_max, or two of one group. */
 typedef struct weft_fleet_lead {
     uint32_t group;

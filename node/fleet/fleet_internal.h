@@ -47,7 +47,8 @@ typedef struct weft_fleet_list {
 
 typedef struct weft_fleet_group {
     weft_fleet_lead want;
-    bool wanted;
+    bool listed;     /* in the last weft_fleet_want */
+    bool wanted;     /* that, or a link that lives */
     weft_link *link; /* NULL: not connected */
     bool told;       /* a STATE has come over this link */
     bool full;       /* it gave a job back for want of room, and has not said

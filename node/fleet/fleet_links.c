@@ -63,6 +63,7 @@ void weft_fleet_break(weft_fleet *fleet, int32_t at, const char *why)
     weft_poller_remove(fleet->poller, group->link);
     weft_link_close(group->link);
     group->link = NULL;
+    group->wanted = group->listed;
     forget_frame(group);
     while (group->jobs.first != WEFT_NO_SLOT)
         weft_fleet_give_back(fleet, group->jobs.first);

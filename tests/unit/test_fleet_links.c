@@ -366,7 +366,19 @@ START_TEST(who_is_wanted)
     const weft_job job = a_job(0);
     submit(fleet, &job);
     (void)await(&lead, WEFT_FRAME_SUBMIT);
-    /* It keeps its job though its group is not wanted, and then goes. */
+    /* Nobody names its group any more, but its link lives: it serves on. */
+    OK(weft_fleet_want(fleet, NULL, 0, &err));
+    const weft_job second = a_job(1);
+    submit(fleet, &second);
+    (void)await(&lead, WEFT_FRAME_SUBMIT);
+    ck_assert(weft_fleet_is_serving(fleet, reason, sizeof reason));
+    weft_event end = a_token(&second, 3);
+    end.finish = WEFT_FINISH_STOP;
+    tell_events(&lead, &end, 1);
+    ck_assert_int_eq(next_event().finish, WEFT_FINISH_STOP);
+    /* One that drains keeps its job, and goes when it has none. */
+    const weft_fleet_lead draining = {.draining = true};
+    OK(weft_fleet_want(fleet, &draining, 1, &err));
     OK(weft_fleet_want(fleet, NULL, 0, &err));
     weft_event token = a_token(&job, 3);
     token.finish = WEFT_FINISH_STOP;
