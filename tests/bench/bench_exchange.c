@@ -6,8 +6,9 @@
  * Two expert shards in processes of their own, over TCP on loopback, which
  * answer with the rows that they were asked (nothing is computed), against two
  * processes that read as many bytes from a blocking socket and write as many
- * back. Both are measured in turns in one run. One JSON line a case: model
- * width, tokens, bytes each way, medians and deciles, and the ratio of medians.
+ * back, which are kept apart as the answers are. Both are measured in turns in
+ * one run. One JSON line a case: model width, tokens, bytes each way, medians
+ * and deciles, and the ratio of medians.
  */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -36,6 +37,7 @@ enum {
     ROUNDS = 400,
     ROUNDS_MAX = 100000,
     WARM = 20,
+    HALF_BYTES = 8 << 20, /* what one peer's answers take at most */
 };
 
 static const int32_t WIDTHS[] = {5120, 7168};
@@ -153,7 +155,7 @@ static bool write_all(int fd, const void *bytes, size_t n)
  * back. */
 _Noreturn static void be_raw(int fd)
 {
-    const size_t bytes = (size_t)16 << 20;
+    const size_t bytes = HALF_BYTES;
     char *const buffer = weft_mem_new(bytes, 1);
     if (buffer == NULL) die("out of memory");
     uint64_t sizes[2];
@@ -286,7 +288,7 @@ static uint64_t raw_once(bench *b)
             die("a raw peer is gone");
     }
     for (int32_t s = 0; s < SHARDS; s++)
-        if (!read_all(b->raw[s].fd, b->buffer, b->bytes_in[s]))
+        if (!read_all(b->raw[s].fd, b->buffer + s * HALF_BYTES, b->bytes_in[s]))
             die("a raw peer is gone");
     return weft_clock_now_ns() - began;
 }
@@ -376,7 +378,7 @@ static void run_width(int32_t width, int32_t rounds)
     for (int32_t s = 0; s < SHARDS; s++) b.raw[s] = start_raw();
     b.x = weft_mem_new_aligned(64, TOKENS_MAX * row);
     b.out = weft_mem_new_aligned(64, (size_t)TOKENS_MAX * TOP_K * row);
-    b.buffer = weft_mem_new((size_t)16 << 20, 1);
+    b.buffer = weft_mem_new(SHARDS, HALF_BYTES);
     if (b.x == NULL || b.out == NULL || b.buffer == NULL) die("out of memory");
     for (int64_t i = 0; i < (int64_t)TOKENS_MAX * width; i++)
         b.x[i] = (float)weft_rng_unit(3, (uint64_t)i);

@@ -107,7 +107,7 @@ static int32_t count_frames(int32_t rows, int32_t cut)
  * in the middle of one. */
 static void check_closing(int32_t at, int32_t cut, int32_t n_replicas)
 {
-    stage *const s = open_stage(PUPPET_CLOSES, at, 3, n_replicas, LONG_NS);
+    stage *const s = open_stage(PUPPET_CLOSES, at, 6, n_replicas, LONG_NS);
     s->run.cut = cut;
     s->moves = n_replicas == 1;
     const weft_exchange_state state = compute(s, "closes at", at);
@@ -130,7 +130,7 @@ static void check_closing(int32_t at, int32_t cut, int32_t n_replicas)
 START_TEST(closes_anywhere_with_a_replica)
 {
     const int32_t cut = _i % 2 == 0 ? 0 : 7;
-    const int32_t n = count_frames(3, cut);
+    const int32_t n = count_frames(6, cut);
     for (int32_t at = _i; at < n; at += 8) check_closing(at, cut, 2);
 }
 END_TEST
@@ -138,7 +138,7 @@ END_TEST
 START_TEST(closes_anywhere_without)
 {
     const int32_t cut = _i % 2 == 0 ? 0 : 7;
-    const int32_t n = count_frames(3, cut);
+    const int32_t n = count_frames(6, cut);
     for (int32_t at = _i; at < n; at += 8) check_closing(at, cut, 1);
 }
 END_TEST
