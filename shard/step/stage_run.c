@@ -7,8 +7,8 @@
 #include "shard/step/stage_internal.h"
 
 /* How long a stage waits for experts that its lead has found, before it tells
- * the lead that it has not. */
-static const uint64_t EXPERTS_NS = UINT64_C(200) * 1000 * 1000;
+ * the lead that it has not. Meanwhile the lead hears of no cancel. */
+static const uint64_t EXPERTS_NS = UINT64_C(60) * 1000 * 1000;
 static const uint64_t SLICE_NS = UINT64_C(20) * 1000 * 1000;
 static const uint64_t WARN_NS = UINT64_C(1000) * 1000 * 1000;
 

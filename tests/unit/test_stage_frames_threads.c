@@ -335,6 +335,33 @@ START_TEST(wrong_plans_break_the_link)
 }
 END_TEST
 
+/* Within a page that is there, but past what has been written of it. */
+START_TEST(a_gap_breaks_the_link)
+{
+    lead *const l = lead_open();
+    weft_frame frame;
+    dial(l);
+    for (int32_t gap = 0; gap < 2; gap++) {
+        l->step++;
+        plan p = good_plan(l);
+        send_plan(l, &p);
+        expect_answer(l, &p);
+        l->step++;
+        p.first = ROWS + gap;
+        p.n_rows = p.piece_rows = p.hidden_rows = 8 - p.first;
+        p.n_pages = 0; /* positions 6 and 7 lie in the second page */
+        p.wanted[0] = 0;
+        send_plan(l, &p);
+        if (gap == 0)
+            expect_answer(l, &p);
+        else
+            ck_assert(!next_frame(l, &frame));
+    }
+    expect_works(l);
+    lead_close(l);
+}
+END_TEST
+
 START_TEST(wrong_frames_break_the_link)
 {
     lead *const l = lead_open();
@@ -459,7 +486,8 @@ END_TEST
 int main(void)
 {
     const TTest *const tests[] = {
-        wrong_plans_break_the_link, wrong_frames_break_the_link, spoiled_bytes,
+        wrong_plans_break_the_link,         a_gap_breaks_the_link,
+        wrong_frames_break_the_link,        spoiled_bytes,
         earlier_runs_and_tries_are_dropped, other_values_are_refused_with_both};
     return WEFT_SUITE_RUN("stage frames", tests);
 }

@@ -373,7 +373,6 @@ static hand *hand_stuck(int32_t how)
 START_TEST(cancelled_while_stuck)
 {
     hand *const b = hand_stuck(_i);
-    const uint64_t begin_ns = weft_clock_now_ns();
     OK(weft_engine_cancel(b->engine, 1));
     wait_over(b, 1);
     ck_assert_int_eq(b->status[1], WEFT_CANCELLED);
@@ -381,6 +380,7 @@ START_TEST(cancelled_while_stuck)
     OK(weft_engine_cancel(b->engine, 3));
     wait_over(b, 3);
     ck_assert_int_eq(b->status[3], WEFT_CANCELLED);
+    const uint64_t begin_ns = weft_clock_now_ns();
     OK(weft_engine_cancel(b->engine, 2));
     wait_over(b, 2);
     wait_load(b, is_unused, "free of pages");
