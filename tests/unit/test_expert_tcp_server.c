@@ -30,7 +30,7 @@ typedef struct wire {
     char address[WEFT_ADDRESS_BYTES];
     int64_t cut_after; /* -1: never */
     bool answers;      /* the bytes from the shard are counted */
-    bool again;        /* later connections are taken */
+    atomic_bool again; /* later connections are taken */
     pthread_t thread;
     atomic_bool was_cut;
     _Atomic int64_t n_bytes;
@@ -104,7 +104,7 @@ static void *run_wire(void *arg)
         if (fds[1].revents != 0) return NULL;
         const int here = accept(w->listener, NULL, NULL);
         if (here < 0) continue;
-        if (atomic_load(&w->was_cut) && !w->again)
+        if (atomic_load(&w->was_cut) && !atomic_load(&w->again))
             (void)close(here);
         else if (!run_connection(w, here))
             return NULL;
@@ -297,6 +297,39 @@ START_TEST(cut_without_a_replica_and_dialled_again)
 }
 END_TEST
 
+/* A placement without it was made meanwhile. */
+START_TEST(left_out_and_cleared_when_it_is_reached)
+{
+    scene s;
+    pool_results want = pool_reference(MODEL, WEFT_EXACT);
+    wire w = {.cut_after = 20000, .answers = true};
+    open_scene(&s, 2);
+    start_wire(&w, s.pool->shards[0].peer.address);
+    set_map(&s, 1, 2, 3, w.address);
+    await_links(&s, 2);
+    (void)compute(&s, &want, 0, 0);
+    ck_assert(atomic_load(&w.was_cut));
+    ck_assert_str_eq(s.heard.suspect, "e0");
+    set_map(&s, 2, 1, 2, NULL); /* e1 alone */
+    (void)compute(&s, &want, 0, 1);
+    ck_assert_uint_eq(s.heard.epoch, 2);
+    ck_assert_int_eq(s.heard.n_cleared, 0);
+    atomic_store(&w.again, true);
+    const uint64_t deadline = weft_clock_now_ns() + UINT64_C(20000000000);
+    while (s.heard.n_cleared == 0) {
+        ck_assert_uint_lt(weft_clock_now_ns(), deadline);
+        s.model->experts.idle(s.model->experts.arg, deadline);
+    }
+    set_map(&s, 3, 2, 3, w.address);
+    await_links(&s, 2);
+    (void)compute(&s, &want, 0, 2);
+    ck_assert_uint_eq(s.heard.epoch, 3);
+    close_scene(&s);
+    stop_wire(&w);
+    pool_results_drop(&want);
+}
+END_TEST
+
 /* One that cannot be reached at all is suspected, since it is needed. */
 START_TEST(nobody_there)
 {
@@ -324,6 +357,7 @@ static void add(TCase *tests)
     tcase_add_loop_test(tests, bits_over_tcp, 0, 4);
     tcase_add_loop_test(tests, cut_after_any_number_of_bytes, 0, CUTS);
     tcase_add_loop_test(tests, cut_without_a_replica_and_dialled_again, 0, 4);
+    tcase_add_test(tests, left_out_and_cleared_when_it_is_reached);
     tcase_add_test(tests, nobody_there);
 }
 
