@@ -122,7 +122,7 @@ void weft_exchange_set_map(weft_exchange *ex, weft_expert_map *map)
         if (ex->n_inbox == WEFT_EXCHANGE_MAPS) {
             out = ex->inbox[0];
             memmove(ex->inbox, ex->inbox + 1,
-                    (size_t)--ex->n_inbox * sizeof *ex->inbox);
+                    (size_t)--ex->n_inbox * sizeof(weft_expert_map *));
         }
         ex->inbox[ex->n_inbox++] = weft_expert_map_retain(map);
         ex->newest_epoch = map->epoch;

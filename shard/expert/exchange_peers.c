@@ -246,7 +246,7 @@ bool weft_exchange_take_maps(weft_exchange *ex)
     weft_expert_map *maps[WEFT_EXCHANGE_MAPS];
     (void)pthread_mutex_lock(&ex->lock);
     const int32_t n = ex->n_inbox;
-    memcpy(maps, ex->inbox, (size_t)n * sizeof *maps);
+    memcpy(maps, ex->inbox, (size_t)n * sizeof(weft_expert_map *));
     ex->n_inbox = 0;
     (void)pthread_mutex_unlock(&ex->lock);
     const bool past = ex->current != NULL && ex->current != &ex->held[0];

@@ -186,6 +186,7 @@ weft_status weft_expert_map_decode(const void *bytes, size_t n, int32_t n_layer,
     weft_expert_map *map = NULL;
     WEFT_TRY(weft_expert_map_create(epoch, layers, experts, replicas, peers,
                                     &map, err));
+    WEFT_ASSERT(map != NULL);
     weft_status st = decode_peers(&u, map, err);
     if (st == WEFT_OK) st = decode_owners(&u, map, err);
     if (st != WEFT_OK) {

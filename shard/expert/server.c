@@ -304,7 +304,7 @@ static size_t lay_out(weft_expert_server *s, unsigned char *base)
     s->x_rows = piece(base, &used, n, sizeof *s->x_rows);
     s->picked = piece(base, &used, n, sizeof *s->picked);
     s->gemms = piece(base, &used, 2 * n, sizeof *s->gemms);
-    s->held = piece(base, &used, experts, sizeof *s->held);
+    s->held = piece(base, &used, experts, sizeof(weft_mlp_weights *));
     s->sorted = piece(base, &used, WEFT_DISPATCH_PAIRS_MAX, sizeof *s->sorted);
     s->counts = piece(base, &used, experts + 1, sizeof *s->counts);
     return used;
@@ -364,6 +364,7 @@ weft_status weft_expert_server_start(const weft_expert_server_options *options,
 {
     weft_expert_server *s = NULL;
     WEFT_TRY(create(options, &s, err));
+    WEFT_ASSERT(s != NULL);
     const int failed = pthread_create(&s->thread, NULL, serve, s);
     if (failed != 0) {
         destroy(s);

@@ -91,6 +91,7 @@ static void plan_round(weft_expert_server *s, int32_t first, round_plan *plan)
         s->clients[i].n_taken = 0;
     plan->layer = s->clients[first].question.frame.layer;
     plan->n_pairs = plan->n_clients = plan->n_stretches = 0;
+    plan->only = first;
     int32_t from = next_expert(&s->clients[first]);
     for (bool room = true; room;) {
         const int32_t e = lowest_expert(s, plan->layer, from);
@@ -313,7 +314,8 @@ bool weft_server_round(weft_expert_server *s, uint64_t now_ns)
     const int32_t first = oldest(s);
     if (first < 0) return false;
     const int32_t layer = s->clients[first].question.frame.layer;
-    memset(s->held, 0, (size_t)s->config->n_expert * sizeof *s->held);
+    memset(s->held, 0,
+           (size_t)s->config->n_expert * sizeof(weft_mlp_weights *));
     for (int32_t i = 0; i < s->options.links_max && !s->options.echo; i++) {
         weft_server_client *const c = &s->clients[i];
         if (!is_of(c, layer)) continue;
