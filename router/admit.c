@@ -342,10 +342,21 @@ static weft_status check_text(const weft_admit_limits *limits, weft_span text,
     return WEFT_OK;
 }
 
-weft_status weft_admit_request(const weft_admit_limits *limits,
+/* With the context that holds at this moment. */
+static weft_admit_limits limits_now(const weft_admit_limits *limits)
+{
+    weft_admit_limits now = *limits;
+    const int32_t least =
+        limits->max_context_now == NULL ? 0 : *limits->max_context_now;
+    if (least > 0 && least < now.max_context) now.max_context = least;
+    return now;
+}
+
+weft_status weft_admit_request(const weft_admit_limits *given,
                                const weft_request *request, weft_arena *arena,
                                weft_admitted *admitted_out, weft_err *err)
 {
+    const weft_admit_limits now = limits_now(given), *const limits = &now;
     weft_admitted a = {
         .stream = request->stream,
         .skip_special_tokens = !request->skip_special_tokens.set ||
@@ -468,10 +479,11 @@ static int64_t text_bytes(const weft_admit_limits *limits, int32_t max_tokens)
            (int64_t)weft_tokenizer_longest_text_bytes(limits->tokenizer);
 }
 
-weft_status weft_admit_prompt(const weft_admit_limits *limits,
+weft_status weft_admit_prompt(const weft_admit_limits *given,
                               const uint32_t *ids, size_t n, weft_arena *arena,
                               weft_admitted *admitted_io, weft_err *err)
 {
+    const weft_admit_limits now = limits_now(given), *const limits = &now;
     weft_admitted a = *admitted_io;
     WEFT_TRY(resolve_lengths(limits, n, &a, err));
     WEFT_TRY(check_ids(limits, ids, n, err));

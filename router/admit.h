@@ -69,6 +69,9 @@ typedef struct weft_request {
 /* What the model allows and what it sets where a request does not. */
 typedef struct weft_admit_limits {
     int32_t vocab_size, max_context;
+    /* What whoever computes allows now, if that is less; 0: not known.
+     * Borrowed; NULL: max_context always holds. */
+    const _Atomic int32_t *max_context_now;
     const int32_t *stop_ids; /* the model's end tokens; borrowed */
     int32_t n_stop_ids;
     const int32_t *suppressed_ids; /* refused in prompts; borrowed */

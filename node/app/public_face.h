@@ -22,6 +22,7 @@ typedef struct weft_face_options {
     const weft_model_config *config; /* stop ids of the tokenizer included */
     const weft_tokenizer *tokenizer; /* NULL: ids only */
     int32_t max_context;
+    const _Atomic int32_t *max_context_now; /* see router/admit.h; or NULL */
     int64_t requests_bytes; /* what live requests may grow to together */
     int64_t reserve_bytes;  /* for messages that arrive, among others */
     bool (*can_serve)(void *arg, char *reason_out, size_t reason_bytes);

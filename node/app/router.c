@@ -33,10 +33,11 @@ typedef struct process {
     weft_membership member;
     bool member_begun;
     weft_peers *peers;
-    weft_fleet *fleet;
+    _Atomic(weft_fleet *) fleet;
     weft_face face;
     weft_router_view own;
     weft_view view;
+    _Atomic int32_t max_context; /* that all leads allow; 0: none is known */
     _Atomic bool fenced;
     char fenced_text[160];
 } process;
@@ -54,6 +55,15 @@ static void on_members(void *arg, const weft_member *members, int32_t n)
     if (weft_fleet_want(p->fleet, leads, n_leads, &err) != WEFT_OK)
         weft_log(WEFT_LOG_ERROR, "router", "leads", "reason \"%s\"", err.text);
     weft_mem_free(leads);
+}
+
+/* Of groups that have gone the last word holds. */
+static void on_groups(void *arg)
+{
+    process *const p = arg;
+    weft_fleet *const fleet = atomic_load(&p->fleet);
+    const int32_t least = fleet == NULL ? 0 : weft_fleet_max_context(fleet);
+    if (least > 0) atomic_store(&p->max_context, least);
 }
 
 static void on_fenced(void *arg, const char *text)
@@ -98,6 +108,7 @@ static weft_status create_face(process *p, weft_err *err)
         .config = &p->opened.config,
         .tokenizer = p->opened.tokenizer,
         .max_context = p->opened.config.max_context,
+        .max_context_now = &p->max_context,
         .requests_bytes = requests_bytes,
         .reserve_bytes = reserve_bytes,
         .can_serve = can_serve,
@@ -114,9 +125,13 @@ static weft_status start_fleet(process *p, weft_err *err)
         .vocab_size = p->opened.config.vocab_size,
         .take = weft_router_take_event,
         .take_arg = p->face.router,
+        .changed = on_groups,
+        .changed_arg = p,
     };
-    WEFT_TRY(weft_fleet_start(&options, &p->fleet, err));
-    p->own.fleet = p->fleet;
+    weft_fleet *fleet = NULL;
+    WEFT_TRY(weft_fleet_start(&options, &fleet, err));
+    atomic_store(&p->fleet, fleet);
+    p->own.fleet = fleet;
     p->own.replicas = p->options->expert_replicas;
     p->view = weft_router_view_of(&p->own);
     return WEFT_OK;

@@ -270,6 +270,12 @@ static weft_span span_of(const char *text)
     return (weft_span){.data = text, .n = strlen(text)};
 }
 
+static int32_t max_context(const weft_service_options *o)
+{
+    const int32_t least = o->max_context_now == NULL ? 0 : *o->max_context_now;
+    return least > 0 && least < o->max_context ? least : o->max_context;
+}
+
 static void do_get_model(void *arg, weft_call *call)
 {
     const weft_service *const service = arg;
@@ -283,7 +289,7 @@ static void do_get_model(void *arg, weft_call *call)
         .model_type = span_of(config->model_type),
         .weights_hash = span_of(hash),
         .vocab_size = (uint32_t)config->vocab_size,
-        .max_context = (uint32_t)service->options.max_context,
+        .max_context = (uint32_t)max_context(&service->options),
         .eos_ids = config->stop_ids,
         .n_eos_ids = (size_t)config->n_stop_ids,
     };

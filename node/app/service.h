@@ -23,6 +23,7 @@ typedef struct weft_service_options {
     const weft_model_config *config;
     const char *name;
     int32_t max_context;
+    const _Atomic int32_t *max_context_now; /* see router/admit.h; or NULL */
     int32_t max_live; /* requests that the router takes at once */
     /* Hears the status of every Generate call, refused ones too, just before
      * its client does. */

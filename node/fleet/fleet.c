@@ -61,6 +61,20 @@ int32_t weft_fleet_get_states(weft_fleet *fleet, weft_group_state *states_out,
     return n;
 }
 
+int32_t weft_fleet_max_context(weft_fleet *fleet)
+{
+    int32_t least = 0;
+    (void)pthread_mutex_lock(&fleet->lock);
+    for (int32_t i = 0; i < fleet->n_states; i++) {
+        const weft_group_state *const state = &fleet->states[i];
+        if (!state->connected || state->max_context == 0) continue;
+        if (least == 0 || state->max_context < least)
+            least = state->max_context;
+    }
+    (void)pthread_mutex_unlock(&fleet->lock);
+    return least;
+}
+
 /* Why this group takes no requests; `dial` is why it is not connected. */
 static void explain(const weft_group_state *state, const char *dial, char *out,
                     size_t bytes)

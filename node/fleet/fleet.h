@@ -105,6 +105,8 @@ WEFT_MUST_CHECK weft_status weft_fleet_add_link(weft_fleet *fleet,
                                                 uint32_t group, weft_link *link,
                                                 weft_err *err);
 
+/* The least context that a connected lead allows; 0: none is connected. */
+int32_t weft_fleet_max_context(weft_fleet *fleet);
 /* The states of all groups, by number, at most n_max; how many. Any thread. */
 int32_t weft_fleet_get_states(weft_fleet *fleet, weft_group_state *states_out,
                               int32_t n_max);
