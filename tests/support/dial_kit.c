@@ -18,7 +18,7 @@ void kit_take(void *arg, weft_link *link, const weft_hello *peer)
     (void)pthread_mutex_unlock(&all->lock);
 }
 
-int kit_count(kit_taken *all)
+int kit_count_taken(kit_taken *all)
 {
     (void)pthread_mutex_lock(&all->lock);
     const int n = all->n;
@@ -29,7 +29,7 @@ int kit_count(kit_taken *all)
 void kit_wait_taken(kit_taken *all, int n)
 {
     const uint64_t deadline = kit_deadline();
-    while (kit_count(all) < n) {
+    while (kit_count_taken(all) < n) {
         ck_assert(weft_clock_now_ns() < deadline);
         (void)sched_yield();
     }
