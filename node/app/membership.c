@@ -148,9 +148,13 @@ static weft_status open_registry(const weft_options *o,
                                     .cert_file = o->etcd_cert,
                                     .key_file = o->etcd_key,
                                     .user_file = o->etcd_user_file};
-    if (o->members != NULL)
-        return weft_registry_create_static(o->members, registry_out, err);
-    return weft_registry_create_etcd(&etcd, registry_out, err);
+    const weft_status st =
+        o->members != NULL
+            ? weft_registry_create_static(o->members, registry_out, err)
+            : weft_registry_create_etcd(&etcd, registry_out, err);
+    if (st == WEFT_OK) return st;
+    return WEFT_WRAP(err, st, "%s",
+                     o->members != NULL ? "--members" : "--etcd");
 }
 
 weft_status weft_membership_join(weft_membership *m, const weft_member *self,

@@ -175,10 +175,21 @@ static weft_status start_parts(experts *x, weft_err *err)
     return weft_expert_server_start(&server, &x->server, err);
 }
 
+static int64_t largest_expert(const experts *x)
+{
+    int64_t largest = 0;
+    for (int32_t l = 0; l < x->shard.config.n_layer; l++) {
+        const int64_t bytes = weft_expert_store_bytes_of(x->store, l);
+        if (bytes > largest) largest = bytes;
+    }
+    return largest;
+}
+
 static weft_status join(experts *x, weft_doing *doing_out, weft_err *err)
 {
     const weft_member self = {.state = WEFT_MEMBER_JOINING,
-                              .capacity_bytes = x->budget};
+                              .capacity_bytes = x->budget,
+                              .expert_bytes = largest_expert(x)};
     const weft_cluster_ops ops = {.prepare = prepare,
                                   .epoch = epoch,
                                   .retire = retire,

@@ -244,8 +244,10 @@ static weft_status cut_model(weft_layers *l, weft_err *err)
     weft_shard *const s = &l->shard;
     const weft_options *const o = s->options;
     const bool is_lead = o->stage == 0;
-    WEFT_TRY(
-        weft_partition_cut(&s->config, o->stages, o->stage, &l->config, err));
+    const weft_status st =
+        weft_partition_cut(&s->config, o->stages, o->stage, &l->config, err);
+    if (st != WEFT_OK) return WEFT_WRAP(err, st, "--stages %d", o->stages);
+    s->engine.experts_elsewhere = s->config.n_expert > 0;
     const weft_part_of_model part = {
         .first_layer = l->config.first_layer,
         .end_layer = l->config.end_layer,

@@ -79,6 +79,7 @@ void weft_controller_destroy(weft_controller *controller)
     if (controller == NULL) return;
     weft_placement_destroy(controller->last);
     weft_mem_free(controller->load);
+    weft_mem_free(controller->expert_bytes);
     weft_mem_free(controller->failures);
     weft_buf_deinit(&controller->value);
     weft_buf_deinit(&controller->number);

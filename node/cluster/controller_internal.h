@@ -32,6 +32,8 @@ typedef struct weft_failure {
 
 struct weft_controller {
     weft_placement_shape shape; /* borrowed arrays */
+    int64_t *expert_bytes;      /* where shape has none: what members tell */
+    int64_t told_bytes;         /* 0: nobody has told */
     char id[WEFT_ID_BYTES];
     int32_t replicas;
     uint64_t settle_ns, plan_ns, switch_ns;

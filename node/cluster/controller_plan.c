@@ -134,6 +134,21 @@ static bool takes_part(weft_controller *c, const weft_roster *roster,
            !weft_roster_is_suspect(roster, m) && is_of_model(c, m, model);
 }
 
+/* Who plans may know the config alone; those who hold experts know what one
+ * takes. All layers count as the largest. */
+static void learn_bytes(weft_controller *c, int64_t told)
+{
+    const size_t n = (size_t)c->shape.n_layer;
+    const bool given = c->shape.expert_bytes != NULL && c->expert_bytes == NULL;
+    if (given || told == 0 || told == c->told_bytes) return;
+    if (c->expert_bytes == NULL)
+        c->expert_bytes = weft_mem_new(n, sizeof *c->expert_bytes);
+    if (c->expert_bytes == NULL) return;
+    for (size_t l = 0; l < n; l++) c->expert_bytes[l] = told;
+    c->shape.expert_bytes = c->expert_bytes;
+    c->told_bytes = told;
+}
+
 bool weft_controller_eligible(weft_controller *c, const weft_roster *roster,
                               const weft_placement *placement,
                               weft_placement_member **members_out,
@@ -146,15 +161,18 @@ bool weft_controller_eligible(weft_controller *c, const weft_roster *roster,
     weft_placement_member *out = weft_mem_new((size_t)n + 1, sizeof *out);
     if (out == NULL) return false;
     int32_t kept = 0;
+    int64_t told_bytes = 0;
     for (int32_t i = 0; i < n && kept < WEFT_EXPERT_SHARDS_MAX; i++) {
         const weft_member *m = &members[i];
         if (!takes_part(c, roster, m, model)) continue;
+        if (m->expert_bytes > told_bytes) told_bytes = m->expert_bytes;
         weft_placement_member p = {.incarnation = m->incarnation,
                                    .capacity_bytes = m->capacity_bytes};
         memcpy(p.id, m->id, sizeof p.id);
         memcpy(p.address, m->address, sizeof p.address);
         if (limit_failed(c, placement, &p)) out[kept++] = p;
     }
+    learn_bytes(c, told_bytes);
     *lost_out = false;
     *missing_out = NULL;
     for (int32_t i = 0; placement != NULL && i < placement->n_members; i++) {
@@ -213,7 +231,8 @@ static uint64_t hash_inputs(const weft_controller *c,
                             const weft_placement_member *members, int32_t n,
                             uint64_t epoch, uint64_t most)
 {
-    const uint64_t numbers[] = {epoch, most > epoch, c->n_loads, (uint64_t)n};
+    const uint64_t numbers[] = {epoch, most > epoch, c->n_loads, (uint64_t)n,
+                                (uint64_t)c->told_bytes};
     uint64_t h = weft_hash_fnv(WEFT_FNV_START, numbers, sizeof numbers);
     for (int32_t i = 0; i < n; i++) {
         h = weft_hash_fnv(h, members[i].id, strlen(members[i].id) + 1);

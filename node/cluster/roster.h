@@ -48,9 +48,12 @@ typedef struct weft_member {
     char identity[WEFT_IDENTITY_BYTES];
     char device[64];
     int64_t capacity_bytes; /* of experts: for weights; 0: no limit told */
-    int64_t kv_bytes;       /* of layers */
-    uint64_t epoch;         /* the highest that it has seen committed */
-    int64_t mod_revision;   /* of its key; not stored */
+    /* Of experts: of one routed expert, the largest; 0: not told. Whoever plans
+     * may not have read the weights. */
+    int64_t expert_bytes;
+    int64_t kv_bytes;     /* of layers */
+    uint64_t epoch;       /* the highest that it has seen committed */
+    int64_t mod_revision; /* of its key; not stored */
 } weft_member;
 
 typedef struct weft_suspicion {

@@ -29,7 +29,8 @@ static bool differs(const weft_member *a, const weft_member *b)
            strcmp(a->identity, b->identity) != 0 ||
            strcmp(a->device, b->device) != 0 ||
            strcmp(a->release, b->release) != 0 ||
-           a->capacity_bytes != b->capacity_bytes || a->kv_bytes != b->kv_bytes;
+           a->capacity_bytes != b->capacity_bytes ||
+           a->expert_bytes != b->expert_bytes || a->kv_bytes != b->kv_bytes;
 }
 
 static void tell(weft_shown *s, const weft_member *m, weft_shown_change change)

@@ -136,6 +136,7 @@ weft_status weft_member_encode(const weft_member *member, weft_buf *out,
     m.identity = weft_value_text(member->identity);
     m.device = weft_value_text(member->device);
     m.capacity_bytes = (uint64_t)member->capacity_bytes;
+    m.expert_bytes = (uint64_t)member->expert_bytes;
     m.kv_bytes = (uint64_t)member->kv_bytes;
     m.epoch = member->epoch;
     return weft_value_pack(&m.base, WEFT_VALUE_BYTES_MAX, out, err);
@@ -155,6 +156,7 @@ static weft_status member_numbers(const Weft__Cluster__V1__Member *in,
         {"n_stages", in->n_stages, 0, WEFT_GROUP_MAX},
         {"stage", in->stage, 0, in->n_stages > 0 ? in->n_stages - 1 : 0},
         {"capacity_bytes", in->capacity_bytes, 0, INT64_MAX},
+        {"expert_bytes", in->expert_bytes, 0, WEFT_ONE_EXPERT_BYTES_MAX},
         {"kv_bytes", in->kv_bytes, 0, INT64_MAX},
         {"epoch", in->epoch, 0, WEFT_EPOCH_MAX - 1},
     };
@@ -168,6 +170,7 @@ static weft_status member_numbers(const Weft__Cluster__V1__Member *in,
     m->stage = (int32_t)in->stage;
     m->n_stages = (int32_t)in->n_stages;
     m->capacity_bytes = (int64_t)in->capacity_bytes;
+    m->expert_bytes = (int64_t)in->expert_bytes;
     m->kv_bytes = (int64_t)in->kv_bytes;
     m->epoch = in->epoch;
     m->config_hash = in->config_hash;

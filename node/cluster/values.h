@@ -17,6 +17,9 @@
 #include "node/base/str.h"
 #include "node/cluster/roster.h"
 
+/* What a member may say of one expert: sums over a model stay in range. */
+#define WEFT_ONE_EXPERT_BYTES_MAX (UINT64_C(1) << 38)
+
 enum {
     WEFT_VALUE_VERSION = 1,
     WEFT_GROUP_MAX = 1 << 20, /* group numbers are below this */

@@ -212,6 +212,32 @@ START_TEST(what_does_not_fit_is_said)
 }
 END_TEST
 
+/* A router reads the config alone: what an expert takes is told by shards. */
+START_TEST(capacities_count_in_bytes_that_members_tell)
+{
+    struct desk d = desk_settled(2);
+    weft_member m = kit_member(WEFT_ROLE_EXPERTS, "e1", 1, WEFT_MEMBER_SERVING);
+    m.capacity_bytes = 700;
+    m.expert_bytes = 90;
+    kit_put_member(d.k, &m);
+    m = kit_member(WEFT_ROLE_EXPERTS, "e0", 1, WEFT_MEMBER_SERVING);
+    m.capacity_bytes = 800;
+    m.expert_bytes = 100; /* the largest counts */
+    kit_put_member(d.k, &m);
+    desk_run(&d);
+    desk_wait(&d, 20 * S);
+    ck_assert_str_eq(desk_state(&d).waiting,
+                     "the experts do not fit: 1600 bytes are needed, 2 expert "
+                     "shards offer 1500");
+    m.capacity_bytes = 900;
+    kit_put_member(d.k, &m);
+    desk_run(&d);
+    desk_wait(&d, 20 * S);
+    ck_assert_uint_eq(desk_state(&d).planned, 2);
+    desk_finish(&d);
+}
+END_TEST
+
 START_TEST(load_is_looked_at_once)
 {
     struct desk d = desk_settled(2);
@@ -290,6 +316,7 @@ static void add(TCase *tests)
     tcase_add_test(tests, who_drains_is_emptied);
     tcase_add_test(tests, another_model_is_given_nothing);
     tcase_add_test(tests, what_does_not_fit_is_said);
+    tcase_add_test(tests, capacities_count_in_bytes_that_members_tell);
     tcase_add_test(tests, load_is_looked_at_once);
     tcase_add_test(tests, keys_of_nobody_are_removed);
     tcase_add_test(tests, a_wrong_retired_number_removes_nothing_in_use);

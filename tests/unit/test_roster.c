@@ -308,6 +308,11 @@ START_TEST(values_above_their_limits_are_refused)
     expect_unreadable(k, "members/experts/e0", a.data, a.n,
                       "address has a control character");
     m.address[3] = '.';
+    m.expert_bytes = INT64_C(1) << 39;
+    OK(weft_member_encode(&m, &a, &err));
+    expect_unreadable(k, "members/experts/e0", a.data, a.n,
+                      "expert_bytes is 549755813888");
+    m.expert_bytes = 0;
     m.stage = 1;
     OK(weft_member_encode(&m, &a, &err));
     expect_unreadable(k, "members/experts/e0", a.data, a.n, "stage is 1");
