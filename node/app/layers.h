@@ -57,6 +57,16 @@ void weft_layers_destroy_lead(weft_layers *l);
 void weft_layers_take_router(weft_layers *l, weft_link *link,
                              const weft_hello *peer);
 
+typedef struct weft_stage_of {
+    int32_t group, stage, n_stages;
+} weft_stage_of;
+
+/* The member that is this stage; of several one that does not drain, and of
+ * those the one that came last: the others are on their way out. NULL: none.
+ * Pure. */
+const weft_member *weft_layers_find_stage(const weft_member *members, int32_t n,
+                                          const weft_stage_of *which);
+
 /* What the cluster calls; arg is a weft_layers. */
 weft_cluster_ops weft_layers_cluster_ops(weft_layers *l);
 

@@ -4,22 +4,35 @@
 #include "node/app/layers.h"
 #include "node/base/log.h"
 
-/* The member that is stage `stage` of our group; of several, the one that came
- * last: the others are on their way out. NULL: none. */
+static bool is_better(const weft_member *m, const weft_member *than)
+{
+    const bool m_goes = m->state == WEFT_MEMBER_DRAINING;
+    const bool than_goes = than->state == WEFT_MEMBER_DRAINING;
+    return m_goes != than_goes ? than_goes : m->incarnation > than->incarnation;
+}
+
+const weft_member *weft_layers_find_stage(const weft_member *members, int32_t n,
+                                          const weft_stage_of *which)
+{
+    const weft_member *found = NULL;
+    for (int32_t i = 0; i < n; i++) {
+        const weft_member *const m = &members[i];
+        if (m->role != WEFT_ROLE_LAYERS || m->group != which->group ||
+            m->stage != which->stage || m->n_stages != which->n_stages)
+            continue;
+        if (found == NULL || is_better(m, found)) found = m;
+    }
+    return found;
+}
+
 static const weft_member *find_stage(const weft_layers *l,
                                      const weft_member *members, int32_t n,
                                      int32_t stage)
 {
-    const weft_member *found = NULL;
-    const weft_options *const o = l->shard.options;
-    for (int32_t i = 0; i < n; i++) {
-        const weft_member *const m = &members[i];
-        if (m->role != WEFT_ROLE_LAYERS || m->group != o->group ||
-            m->stage != stage || m->n_stages != o->stages)
-            continue;
-        if (found == NULL || m->mod_revision > found->mod_revision) found = m;
-    }
-    return found;
+    const weft_stage_of which = {.group = l->shard.options->group,
+                                 .stage = stage,
+                                 .n_stages = l->shard.options->stages};
+    return weft_layers_find_stage(members, n, &which);
 }
 
 static weft_peer peer_of(const weft_member *m)
