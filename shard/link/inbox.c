@@ -11,6 +11,8 @@ enum {
     EAGER_BYTES = 1 << 20,
     /* Behind a frame, for the headers and small frames that follow it. */
     SLACK_BYTES = 4096,
+    /* Of one read, so that what it brings is still near when it is summed. */
+    READ_BYTES = 512 << 10,
 };
 
 void weft_inbox_init(weft_inbox *inbox, size_t least_bytes)
@@ -81,7 +83,21 @@ static weft_status know(weft_inbox *inbox, const weft_frame_limits *limits,
     WEFT_TRY(weft_frame_decode(inbox->data + inbox->at, limits, &inbox->next,
                                &inbox->next_crc, err));
     inbox->known = true;
+    inbox->crc = 0;
+    inbox->crc_bytes = 0;
     return WEFT_OK;
+}
+
+/* What has come of the payload goes into its checksum while it is in the cache,
+ * and while the rest is on its way. */
+static void sum_up(weft_inbox *inbox, size_t total)
+{
+    const size_t have = inbox->end - inbox->at;
+    const size_t there = (have < total ? have : total) - HEADER;
+    inbox->crc = weft_crc32c(
+        inbox->crc, inbox->data + inbox->at + HEADER + inbox->crc_bytes,
+        there - inbox->crc_bytes);
+    inbox->crc_bytes = there;
 }
 
 /* Room for more of a frame whose header is not there yet. */
@@ -127,6 +143,7 @@ weft_status weft_inbox_room(weft_inbox *inbox, const weft_frame_limits *limits,
                           : room_for_header(inbox, err));
     *at_out = inbox->data + inbox->end;
     *n_out = inbox->capacity - inbox->end;
+    if (*n_out > READ_BYTES) *n_out = READ_BYTES;
     return WEFT_OK;
 }
 
@@ -142,6 +159,7 @@ weft_status weft_inbox_next(weft_inbox *inbox, const weft_frame_limits *limits,
     WEFT_TRY(know(inbox, limits, err));
     if (!inbox->known) return WEFT_OK;
     const size_t total = total_of(&inbox->next);
+    sum_up(inbox, total);
     if (inbox->end - inbox->at < total) return WEFT_OK;
 
     unsigned char *at = inbox->data + inbox->at;
@@ -153,13 +171,12 @@ weft_status weft_inbox_next(weft_inbox *inbox, const weft_frame_limits *limits,
     inbox->at += total;
     inbox->known = false;
     inbox->lent = true;
-    const uint32_t crc = weft_crc32c(0, at + HEADER, total - HEADER);
-    if (crc != inbox->next_crc)
+    if (inbox->crc != inbox->next_crc)
         return WEFT_FAIL(err, WEFT_DATA_LOSS,
                          "a frame \"%s\" is damaged: the checksum of its "
                          "payload is %08x, its header says %08x",
-                         weft_frame_type_name(inbox->next.type), (unsigned)crc,
-                         (unsigned)inbox->next_crc);
+                         weft_frame_type_name(inbox->next.type),
+                         (unsigned)inbox->crc, (unsigned)inbox->next_crc);
     inbox->last_body_bytes = inbox->next.body_bytes;
     *frame_out = inbox->next;
     frame_out->body = at + HEADER;

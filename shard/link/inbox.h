@@ -33,6 +33,8 @@ typedef struct weft_inbox {
     bool known;               /* `next` is the header at `at` */
     weft_frame next;
     uint32_t next_crc;
+    uint32_t crc; /* of its first crc_bytes behind the header */
+    size_t crc_bytes;
     size_t least_bytes; /* of a buffer */
 } weft_inbox;
 

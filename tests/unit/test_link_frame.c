@@ -49,6 +49,8 @@ START_TEST(crc_is_one_whatever_the_way)
         ck_assert_uint_eq(weft_crc32c(5, bytes + from, n), crc);
         if (weft_crc32c_has_hardware())
             ck_assert_uint_eq(weft_crc32c_hardware(5, bytes + from, n), crc);
+        if (weft_crc32c_has_wide())
+            ck_assert_uint_eq(weft_crc32c_wide(5, bytes + from, n), crc);
         const size_t cut = n * 3 / 7;
         const uint32_t half = weft_crc32c(5, bytes + from, cut);
         ck_assert_uint_eq(weft_crc32c(half, bytes + from + cut, n - cut), crc);
