@@ -3,6 +3,7 @@
 #include <check.h>
 #include <sched.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "node/base/clock.h"
 #include "tests/support/expect.h"
@@ -70,4 +71,23 @@ weft_link_server *kit_server(const weft_link_server_options *options)
     weft_link_server *server = NULL;
     OK(weft_link_server_start(options, &server, &err));
     return server;
+}
+
+void kit_catch_stderr(FILE **file, int *before)
+{
+    *file = tmpfile();
+    ck_assert_ptr_nonnull(*file);
+    *before = dup(STDERR_FILENO);
+    (void)dup2(fileno(*file), STDERR_FILENO);
+}
+
+size_t kit_release_stderr(FILE *file, int before, char *text, size_t n)
+{
+    (void)dup2(before, STDERR_FILENO);
+    (void)close(before);
+    rewind(file);
+    const size_t got = fread(text, 1, n - 1, file);
+    text[got] = '\0';
+    (void)fclose(file);
+    return got;
 }

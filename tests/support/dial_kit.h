@@ -7,6 +7,7 @@
 #define WEFT_TESTS_SUPPORT_DIAL_KIT_H
 
 #include <pthread.h>
+#include <stdio.h>
 
 #include "shard/link/dial.h"
 
@@ -31,5 +32,10 @@ weft_hello kit_hello(const char *id);
 weft_link_server_options kit_server_options(const weft_hello *own,
                                             kit_taken *all);
 weft_link_server *kit_server(const weft_link_server_options *options);
+
+/* What is written to standard error between the two, cut to n bytes with a
+ * NUL; how many. */
+void kit_catch_stderr(FILE **file, int *before);
+size_t kit_release_stderr(FILE *file, int before, char *text, size_t n);
 
 #endif

@@ -216,25 +216,6 @@ static size_t read_to_end(int fd, unsigned char *bytes, size_t n)
     }
 }
 
-static void catch_stderr(FILE **file, int *before)
-{
-    *file = tmpfile();
-    ck_assert_ptr_nonnull(*file);
-    *before = dup(STDERR_FILENO);
-    (void)dup2(fileno(*file), STDERR_FILENO);
-}
-
-static size_t release_stderr(FILE *file, int before, char *text, size_t n)
-{
-    (void)dup2(before, STDERR_FILENO);
-    (void)close(before);
-    rewind(file);
-    const size_t got = fread(text, 1, n - 1, file);
-    text[got] = '\0';
-    (void)fclose(file);
-    return got;
-}
-
 static int lines_with(const char *text, const char *word)
 {
     int n = 0;
@@ -242,47 +223,67 @@ static int lines_with(const char *text, const char *word)
     return n;
 }
 
-/* Closed, without effect on others, and told once a second. */
-START_TEST(garbage_has_no_effect)
+typedef struct input {
+    const void *bytes;
+    size_t n;
+} input;
+
+enum { INPUTS = 7, LARGE = 20000 };
+
+/* What scanners and clients of something else send. */
+static void make_garbage(input inputs[INPUTS])
 {
-    enum { LARGE = 20000, TIMES = 12 };
-    kit_taken all = {.lock = PTHREAD_MUTEX_INITIALIZER};
-    const weft_hello a = kit_hello("a");
-    const weft_hello b = kit_hello("b");
-    static unsigned char zeros[LARGE], noise[LARGE], tls[165], settings[20000];
-    static char header[LARGE + 6];
+    static unsigned char zeros[2000], noise[LARGE], tls[165], settings[LARGE];
+    static char header[LARGE];
+    static const unsigned char record[] = {0x16, 3, 1,    0, 0xa5, 1,
+                                           0,    0, 0xa1, 3, 3};
+    static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    static const char http[] = "POST /metrics HTTP/1.1\r\nHost: x\r\n"
+                               "Content-Length: -1\r\n\r\n and some more bytes";
     uint32_t random = 5;
     for (size_t i = 0; i < LARGE; i++) {
         random = random * 1664525U + 1013904223U;
         noise[i] = (unsigned char)(random >> 24);
     }
-    static const unsigned char record[] = {0x16, 3, 1,    0, 0xa5, 1,
-                                           0,    0, 0xa1, 3, 3};
     memset(tls, 0x11, sizeof tls);
     memcpy(tls, record, sizeof record);
-    (void)memcpy(header, "GET /", 5);
-    memset(header + 5, 'a', LARGE);
-    static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    memset(header, 'a', sizeof header);
+    memcpy(header, "GET /", 5);
     memcpy(settings, preface, sizeof preface - 1);
-    static const char http[] = "POST /metrics HTTP/1.1\r\nHost: x\r\n"
-                               "Content-Length: -1\r\n\r\n and some more bytes";
-    const struct {
-        const void *bytes;
-        size_t n;
-    } inputs[] = {{zeros, 2000},
-                  {zeros, 64},
-                  {noise, LARGE},
-                  {tls, sizeof tls},
-                  {settings, sizeof settings},
-                  {header, LARGE + 5},
-                  {http, sizeof http - 1}};
-    const int n_inputs = (int)(sizeof inputs / sizeof inputs[0]);
+    const input all[INPUTS] = {
+        {zeros, sizeof zeros},       {zeros, 64},
+        {noise, sizeof noise},       {tls, sizeof tls},
+        {settings, sizeof settings}, {header, sizeof header},
+        {http, sizeof http - 1}};
+    memcpy(inputs, all, sizeof all);
+}
+
+static void send_garbage(const weft_link_server *server, int times)
+{
+    input inputs[INPUTS];
+    make_garbage(inputs);
+    for (int i = 0; i < times * INPUTS; i++) {
+        const int fd = connect_raw(server);
+        unsigned char said[64];
+        (void)send(fd, inputs[i % INPUTS].bytes, inputs[i % INPUTS].n,
+                   MSG_NOSIGNAL);
+        (void)read_to_end(fd, said, sizeof said);
+        (void)close(fd);
+    }
+}
+
+/* Closed, without effect on others, and told once a second. */
+START_TEST(garbage_has_no_effect)
+{
+    kit_taken all = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    const weft_hello a = kit_hello("a");
+    const weft_hello b = kit_hello("b");
     weft_tls *const own_tls = _i == 1 ? kit_tls("a", "ca") : NULL;
     weft_tls *const b_tls = _i == 1 ? kit_tls("b", "ca") : NULL;
     FILE *caught = NULL;
     int before = -1;
     char text[16384];
-    catch_stderr(&caught, &before);
+    kit_catch_stderr(&caught, &before);
     weft_link_server_options options = kit_server_options(&a, &all);
     options.tls = own_tls;
     options.handshake_ns = 200 * MS;
@@ -291,14 +292,7 @@ START_TEST(garbage_has_no_effect)
     OK(dial(server, &b, b_tls, &link, &err));
     kit_wait_taken(&all, 1);
     const uint64_t began = weft_clock_now_ns();
-    for (int i = 0; i < TIMES * n_inputs; i++) {
-        const int fd = connect_raw(server);
-        unsigned char said[64];
-        (void)send(fd, inputs[i % n_inputs].bytes, inputs[i % n_inputs].n,
-                   MSG_NOSIGNAL);
-        (void)read_to_end(fd, said, sizeof said);
-        (void)close(fd);
-    }
+    send_garbage(server, 12);
     const uint64_t seconds = (weft_clock_now_ns() - began) / (1000 * MS) + 1;
     const weft_frame frame = {.type = WEFT_FRAME_PLAN};
     OK(weft_link_send(link, &frame, NULL, &err));
@@ -307,7 +301,7 @@ START_TEST(garbage_has_no_effect)
     OK(dial(server, &b, b_tls, &second, &err));
     kit_wait_taken(&all, 2);
     weft_link_server_stop(server);
-    (void)release_stderr(caught, before, text, sizeof text);
+    (void)kit_release_stderr(caught, before, text, sizeof text);
     const int lines = lines_with(text, "warn link refused kind");
     ck_assert_msg(lines >= 1 && lines <= 3 * (int)seconds, "in %d s: %s",
                   (int)seconds, text);
@@ -331,13 +325,12 @@ START_TEST(left_out_lines_are_counted)
     FILE *caught = NULL;
     int before = -1;
     char text[16384];
-    catch_stderr(&caught, &before);
+    kit_catch_stderr(&caught, &before);
     const weft_link_server_options options = kit_server_options(&a, &all);
     weft_link_server *const server = kit_server(&options);
     for (int i = 0; i < TIMES; i++) {
         unsigned char said[64];
         const int fd = connect_raw(server);
-        (void)send(fd, said, 0, 0);
         (void)send(fd,
                    "GET / HTTP/1.1\r\nHost: x\r\nAccept: everything that "
                    "there is, please\r\n\r\n",
@@ -360,7 +353,7 @@ START_TEST(left_out_lines_are_counted)
         (void)sched_yield();
     }
     weft_link_server_stop(server);
-    (void)release_stderr(caught, before, text, sizeof text);
+    (void)kit_release_stderr(caught, before, text, sizeof text);
     ck_assert_msg(told == TIMES, "%u told: %s", told, text);
 }
 END_TEST
