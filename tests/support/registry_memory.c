@@ -129,7 +129,8 @@ static weft_status submit(weft_registry *registry, const weft_txn *txn,
     struct handle *h = (struct handle *)registry;
     WEFT_TRY(weft_txn_check(txn, err));
     pthread_mutex_lock(&h->store->lock);
-    const bool full = h->n_results == RESULTS_MAX;
+    const bool full =
+        h->n_results == RESULTS_MAX || take_fault(&h->faults.full);
     if (!full) {
         memory_end_leases(h->store);
         const weft_status st = execute(h, txn);

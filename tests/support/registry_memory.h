@@ -53,6 +53,7 @@ typedef struct memory_faults {
     int32_t lose_results;  /* of the next n transactions: they happen, and are
                               said to be UNAVAILABLE */
     int32_t refuse_txns;   /* the next n do not happen and are UNAVAILABLE */
+    int32_t full;          /* the next n submits find too many under way */
 } memory_faults;
 
 void memory_registry_set_faults(weft_registry *registry,

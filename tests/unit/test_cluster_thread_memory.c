@@ -1,5 +1,6 @@
 #include "node/base/mem.h"
 #include "tests/support/cluster_suite.h"
+#include "tests/support/expect.h"
 #include "tests/support/registry_memory.h"
 #include "tests/support/suite.h"
 
@@ -77,8 +78,32 @@ START_TEST(start_without_memory)
 }
 END_TEST
 
+/* Whoever wants to write hears that it could not, and tries again. */
+START_TEST(start_on_a_registry_that_is_full)
+{
+    static const bool moe[] = {true};
+    uint64_t incarnation = 0;
+    weft_cluster *cluster = NULL;
+    begin();
+    weft_cluster_options options = {
+        .registry = open_handle(),
+        .shape = {.n_layer = 1, .n_expert = 4, .moe = moe},
+        .self = {.id = "lead",
+                 .role = WEFT_ROLE_LAYERS,
+                 .state = WEFT_MEMBER_SERVING,
+                 .n_stages = 1}};
+    memory_registry_set_faults(options.registry, &(memory_faults){.full = 3});
+    OK(weft_cluster_start(&options, &cluster, &err));
+    OK(weft_cluster_wait_registered(cluster, party_stop_time(), &incarnation,
+                                    &err));
+    weft_cluster_stop(cluster);
+    end();
+}
+END_TEST
+
 static void add_memory(TCase *tests)
 {
+    tcase_add_test(tests, start_on_a_registry_that_is_full);
     tcase_add_test(tests, start_without_memory);
 }
 

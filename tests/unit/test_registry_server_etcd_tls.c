@@ -156,13 +156,30 @@ START_TEST(users)
     seen_put(&s[0], "members/a", "x", true, 0);
     UNTIL(seen_has(&s[0], "members/a", "x"));
 
-    /* Its tokens do not outlive it. */
+    /* A password that is set, be it the same, ends what was let in by it. */
+    etcd_shell(&etcd,
+               "export ETCDCTL_API=3; echo secret:word | etcdctl "
+               "--endpoints=$E --user=root:top user passwd weft "
+               "--interactive=false",
+               out, sizeof out);
+    const int32_t refused = seen_put(&s[0], "members/a", "y", true, -1);
+    UNTIL(s[0].done[refused]);
+    ck_assert_int_eq(s[0].results[refused], WEFT_UNAVAILABLE);
+    UNTIL(s[0].lease == WEFT_OK);
+    do {
+        s[0].n_submitted = 0;
+        memset(s[0].done, 0, sizeof s[0].done);
+        (void)seen_put(&s[0], "members/a", "y", true, -1);
+        UNTIL(s[0].done[0]);
+    } while (s[0].results[0] != WEFT_OK);
+    UNTIL(seen_has(&s[0], "members/a", "y"));
+
     etcd_kill(&etcd, 0);
     etcd_start(&etcd, 0);
     const int32_t before = s[0].n_listings;
     UNTIL(s[0].n_listings > before && s[0].lease == WEFT_OK);
-    seen_put(&s[0], "members/a", "y", true, -1);
-    UNTIL(seen_has(&s[0], "members/a", "y"));
+    seen_put(&s[0], "members/a", "z", true, -1);
+    UNTIL(seen_has(&s[0], "members/a", "z"));
 }
 END_TEST
 
