@@ -334,6 +334,7 @@ static struct entry *entry_make(weft_roster *roster,
                                 const weft_registry_event *event)
 {
     weft_err err = {0};
+    char shown[84];
     struct entry *e = weft_mem_new(1, sizeof *e);
     if (e == NULL) {
         note_memory(roster);
@@ -342,7 +343,8 @@ static struct entry *entry_make(weft_roster *roster,
     if (weft_key_parse(event->key, &e->key) == WEFT_KEY_UNKNOWN) {
         roster->n_unreadable++;
         (void)WEFT_FAIL(&roster->reason, WEFT_INVALID_ARGUMENT,
-                        "no such key is known: %.80s", event->key);
+                        "no such key is known: %s",
+                        weft_text_line(event->key, shown, sizeof shown));
         weft_mem_free(e);
         return NULL;
     }
@@ -351,7 +353,8 @@ static struct entry *entry_make(weft_roster *roster,
     e->readable = read_value(roster, e, event->value, &err) == WEFT_OK;
     if (!e->readable) {
         roster->n_unreadable++;
-        (void)WEFT_WRAP(&err, err.status, "%.80s", event->key);
+        (void)WEFT_WRAP(&err, err.status, "%s",
+                        weft_text_line(event->key, shown, sizeof shown));
         roster->reason = err;
     }
     return e;

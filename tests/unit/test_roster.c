@@ -214,6 +214,7 @@ START_TEST(hostile_keys_are_left_out)
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         expect_unreadable(k, keys[i], "", 0, "no such key is known");
     ck_assert_uint_eq(weft_roster_epoch_max(k->roster), 0);
+    expect_unreadable(k, "a\nb", "", 0, "no such key is known: a?b");
     kit_destroy(k);
 }
 END_TEST
