@@ -143,9 +143,9 @@ static int32_t taker_of(const weft_placing *w, int32_t layer, int32_t expert)
 {
     int32_t best = -1;
     for (int32_t i = 0; i < w->n; i++)
-        if (weft_placing_has_room(w, i, layer) &&
-            weft_placing_slot(w, layer, expert, i) < 0 &&
-            (best < 0 || is_emptier(w, layer, i, best)))
+        if ((best < 0 || is_emptier(w, layer, i, best)) &&
+            weft_placing_has_room(w, i, layer) &&
+            weft_placing_slot(w, layer, expert, i) < 0)
             best = i;
     return best;
 }
