@@ -26,6 +26,7 @@ typedef struct weft_layers {
     weft_peers *expert_peers;
     weft_exchange *exchange;
     weft_peers *stage_peers; /* whom this stage dials; NULL: nobody */
+    bool displaced;          /* the cluster's thread: by another shard */
 
     weft_stage *stage; /* not the lead's */
 
@@ -66,6 +67,11 @@ typedef struct weft_stage_of {
  * Pure. */
 const weft_member *weft_layers_find_stage(const weft_member *members, int32_t n,
                                           const weft_stage_of *which);
+
+/* Whether another member than `id`, which is one too, is that stage: then `id`
+ * links to no other stage. Pure. */
+bool weft_layers_is_displaced(const weft_member *members, int32_t n,
+                              const weft_stage_of *own, const char *id);
 
 /* What the cluster calls; arg is a weft_layers. */
 weft_cluster_ops weft_layers_cluster_ops(weft_layers *l);

@@ -35,6 +35,35 @@ static const weft_member *find_stage(const weft_layers *l,
     return weft_layers_find_stage(members, n, &which);
 }
 
+bool weft_layers_is_displaced(const weft_member *members, int32_t n,
+                              const weft_stage_of *own, const char *id)
+{
+    const weft_member *const best = weft_layers_find_stage(members, n, own);
+    if (best == NULL || strcmp(best->id, id) == 0) return false;
+    for (int32_t i = 0; i < n; i++)
+        if (members[i].role == WEFT_ROLE_LAYERS &&
+            strcmp(members[i].id, id) == 0)
+            return true;
+    return false;
+}
+
+/* Of two that both link to the other stages, each would take the links from
+ * the other for ever. */
+static bool is_displaced(weft_layers *l, const weft_member *members, int32_t n)
+{
+    const weft_options *const o = l->shard.options;
+    const weft_stage_of own = {
+        .group = o->group, .stage = o->stage, .n_stages = o->stages};
+    const bool is =
+        weft_layers_is_displaced(members, n, &own, l->shard.member.id);
+    if (is && !l->displaced)
+        weft_log(WEFT_LOG_WARN, "layers", "displaced",
+                 "group %d stage %d by %s", o->group, o->stage,
+                 weft_layers_find_stage(members, n, &own)->id);
+    l->displaced = is;
+    return is;
+}
+
 static weft_peer peer_of(const weft_member *m)
 {
     weft_peer peer = {.incarnation = m->incarnation};
@@ -73,9 +102,26 @@ static void want_next(const weft_layers *l, const weft_member *members,
                  err.text);
 }
 
+static void want_nobody(const weft_layers *l)
+{
+    weft_err err = {0};
+    weft_status st = WEFT_OK;
+    if (l->stages != NULL)
+        st = weft_stages_want(l->stages, NULL, &err);
+    else if (l->stage_peers != NULL)
+        st = weft_stage_want(l->stage, NULL, &err);
+    if (st != WEFT_OK)
+        weft_log(WEFT_LOG_ERROR, "layers", "stages", "reason \"%s\"", err.text);
+}
+
 static void members_changed(void *arg, const weft_member *members, int32_t n)
 {
-    const weft_layers *const l = arg;
+    weft_layers *const l = arg;
+    if (l->stages == NULL && l->stage == NULL) return;
+    if (is_displaced(l, members, n)) {
+        want_nobody(l);
+        return;
+    }
     if (l->stages != NULL) want_stages(l, members, n);
     if (l->stage != NULL) want_next(l, members, n);
 }

@@ -312,9 +312,9 @@ weft_status weft_stage_want(weft_stage *s, const weft_peer *next, weft_err *err)
         return WEFT_FAIL(err, WEFT_FAILED_PRECONDITION, "stage %d dials nobody",
                          s->options.stage);
     (void)pthread_mutex_lock(&s->lock);
-    s->wanted_next = *next;
+    s->wanted_next = next != NULL ? *next : (weft_peer){0};
     (void)pthread_mutex_unlock(&s->lock);
-    return weft_peers_want(s->options.peers, next, 1, err);
+    return weft_peers_want(s->options.peers, next, next != NULL ? 1 : 0, err);
 }
 
 static void offer(weft_stage *s, weft_stage_from from, weft_link *link)

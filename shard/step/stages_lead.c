@@ -181,10 +181,12 @@ weft_status weft_stages_want(weft_stages *s, const weft_peer *peers,
 {
     const int32_t n = s->options.n_stages;
     (void)pthread_mutex_lock(&s->lock);
-    for (int32_t i = 1; i < n; i++) s->at[i].wanted = peers[i - 1];
+    for (int32_t i = 1; i < n; i++)
+        s->at[i].wanted = peers != NULL ? peers[i - 1] : (weft_peer){0};
     (void)pthread_mutex_unlock(&s->lock);
     if (s->options.peers == NULL) return WEFT_OK;
-    return weft_peers_want(s->options.peers, peers, n - 1, err);
+    return weft_peers_want(s->options.peers, peers, peers != NULL ? n - 1 : 0,
+                           err);
 }
 
 static bool is_same(const weft_peer *a, const weft_peer *b)

@@ -70,10 +70,31 @@ START_TEST(who_drains_only_if_there_is_nobody_else)
 }
 END_TEST
 
+START_TEST(who_came_before_yields_to_who_came_last)
+{
+    const weft_stage_of own = {.group = 1, .stage = 2, .n_stages = 3};
+    weft_member m[3] = {
+        stage_member("old", 2, WEFT_MEMBER_SERVING, 5),
+        stage_member("new", 2, WEFT_MEMBER_JOINING, 7),
+        stage_member("other", 1, WEFT_MEMBER_SERVING, 9),
+    };
+    ck_assert(weft_layers_is_displaced(m, 3, &own, "old"));
+    ck_assert(!weft_layers_is_displaced(m, 3, &own, "new"));
+    ck_assert(!weft_layers_is_displaced(m, 1, &own, "old"));
+    /* Not before it is a member: who has its place may be its past. */
+    ck_assert(!weft_layers_is_displaced(m, 1, &own, "new"));
+    ck_assert(!weft_layers_is_displaced(m, 0, &own, "old"));
+    m[1].state = WEFT_MEMBER_DRAINING;
+    ck_assert(!weft_layers_is_displaced(m, 3, &own, "old"));
+    ck_assert(weft_layers_is_displaced(m, 3, &own, "new"));
+}
+END_TEST
+
 int main(void)
 {
     const TTest *const tests[] = {only_who_says_so_in_every_field,
                                   the_one_that_came_last_whatever_the_order,
-                                  who_drains_only_if_there_is_nobody_else};
+                                  who_drains_only_if_there_is_nobody_else,
+                                  who_came_before_yields_to_who_came_last};
     return WEFT_SUITE_RUN("layers_peers", tests);
 }

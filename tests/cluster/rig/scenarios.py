@@ -271,6 +271,32 @@ def kill_stage(context, rng, size):
 
 
 @scenario(120)
+def two_leads(context, rng, size):
+    """A second lead for a group of two stages, under another id: the newer one serves, they do not fight; it goes, the older one serves again."""
+    rig = Rig(context, rng, experts=2, stages=2)
+    load = Load(rig)
+    load.settle()
+    old = rig.shards["layers-0-0"]
+    runs = lambda: sum("run_began" in line for shard in (old, twin) for line in shard.stderr)
+    twin = rig.shard("twin", "--role", "layers", "--group", 0, "--stage", 0, "--stages", 2, "--profile", "exact").wait_ready(30)
+    rig.wait(experts=2, layers=3)
+    load.settle()
+    expect(any("displaced" in line for line in old.stderr), "the older lead does not say that another has its place")
+    before = runs()
+    time.sleep(4)
+    equal(runs(), before, "runs that began while two leads had one place")
+    at = time.monotonic()
+    twin.kill()
+    del rig.shards["twin"]
+    load.settle()
+    stall = load.stall(at)
+    rig.wait(experts=2, layers=2)
+    end(rig, load, "two leads of one group")
+    figures("two_leads", stall_s=stall)
+    return f"{load.done} streams, {before} runs, stall {stall:.2f} s after the newer one was killed"
+
+
+@scenario(120)
 def restart_router(context, rng, size):
     """SIGKILL of the router: calls end with an error, never a false finish; KV is free in 3 s; it serves again."""
     rig = Rig(context, rng, experts=2)
