@@ -1,3 +1,4 @@
+#include <arpa/inet.h>
 #include <string.h>
 
 #include "node/app/flags.h"
@@ -11,17 +12,32 @@ static weft_status check_registry(const weft_options *o, weft_err *err)
     return WEFT_OK;
 }
 
-/* Every host of the machine is no address that others can dial. */
+/* Every host of the machine, in each way to write it that a resolver takes
+ * ("0", "0x0", "::ffff:0.0.0.0"): no address that others can dial. */
+static bool is_everywhere(const char *host)
+{
+    struct in_addr four;
+    struct in6_addr six;
+    if (inet_aton(host, &four) != 0) return four.s_addr == htonl(INADDR_ANY);
+    if (inet_pton(AF_INET6, host, &six) != 1) return false;
+    static const unsigned char mapped[12] = {[10] = 0xff, [11] = 0xff};
+    static const unsigned char none[16];
+    return memcmp(six.s6_addr, none, sizeof none) == 0 ||
+           (memcmp(six.s6_addr, mapped, sizeof mapped) == 0 &&
+            memcmp(six.s6_addr + sizeof mapped, none, 4) == 0);
+}
+
 static weft_status check_advertise(const weft_options *o, weft_err *err)
 {
-    const char *const host = o->listen.at.host;
-    const bool everywhere =
-        strcmp(host, "0.0.0.0") == 0 || strspn(host, "0:") == strlen(host);
-    if (everywhere && o->advertise.text == NULL)
+    if (o->advertise.text == NULL && is_everywhere(o->listen.at.host))
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
                          "--advertise HOST:PORT is needed with --listen %s, "
                          "which is no address that others can reach",
                          o->listen.text);
+    if (o->advertise.text != NULL && is_everywhere(o->advertise.at.host))
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "--advertise %s is no address that others can reach",
+                         o->advertise.text);
     return WEFT_OK;
 }
 
