@@ -194,8 +194,8 @@ START_TEST(hostile_keys_are_left_out)
         "members/experts/a/b",
         "members/cooks/e0",
         "members/experts/e 0",
-        "members/experts/0123456789012345678901234567890123456789012345678901"
-        "234567890123",
+        ("members/experts/0123456789012345678901234567890123456789012345678901"
+         "234567890123"),
         "epoch/0/placement",
         "epoch/01/placement",
         "epoch/-1/placement",
