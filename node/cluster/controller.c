@@ -220,6 +220,25 @@ static bool restore(weft_controller *c, const weft_roster *roster,
     return true;
 }
 
+/* The placement of the committed epoch is not in the store any more, or cannot
+ * be read there: the same again, since who comes now knows no other. */
+static bool mend(weft_controller *c, const weft_roster *roster, weft_txn *txn)
+{
+    int64_t revision;
+    char key[WEFT_KEY_BYTES];
+    const uint64_t epoch = weft_roster_epoch(roster, &revision);
+    if (c->last == NULL || epoch != c->last->epoch ||
+        weft_roster_placement(roster, epoch) != NULL ||
+        weft_placement_encode(c->last, &c->value, NULL) != WEFT_OK)
+        return false;
+    (void)weft_key_of_placement(epoch, key);
+    weft_controller_begin(c, WEFT_WRITE_RESTORE, txn);
+    weft_txn_add_compare(txn, WEFT_KEY_TEXT_CURRENT, revision);
+    weft_txn_add_compare(txn, key, weft_roster_revision(roster, key));
+    weft_txn_add_put(txn, key, &c->value, false);
+    return true;
+}
+
 /* -- turn ------------------------------------------------------------------ */
 
 static bool is_elected(const weft_controller *c, const weft_roster *roster,
@@ -244,7 +263,7 @@ static bool act(weft_controller *c, const weft_roster *roster, uint64_t now_ns,
             return false;
         return elect(c, revision, txn);
     }
-    if (restore(c, roster, txn)) return true;
+    if (restore(c, roster, txn) || mend(c, roster, txn)) return true;
     if (weft_controller_retire(c, roster, txn)) return true;
     if (weft_controller_check_plan(c, roster, now_ns, txn, next_ns))
         return true;

@@ -229,6 +229,24 @@ START_TEST(a_store_that_lost_everything_is_filled_again)
 }
 END_TEST
 
+START_TEST(a_placement_that_was_lost_is_written_again)
+{
+    struct desk d = desk_settled(3);
+    kit_remove(d.k, "epoch/1/placement");
+    ck_assert_ptr_null(weft_roster_placement(d.k->roster, 1));
+    desk_run(&d);
+    ck_assert_ptr_nonnull(weft_roster_placement(d.k->roster, 1));
+    kit_put(d.k, "epoch/1/placement", "no placement", 12);
+    ck_assert_ptr_null(weft_roster_placement(d.k->roster, 1));
+    desk_run(&d);
+    ck_assert_int_eq(weft_roster_placement(d.k->roster, 1)->n_members, 3);
+    desk_wait(&d, 60 * S);
+    ck_assert_uint_eq(desk_epoch(&d), 1);
+    ck_assert_uint_eq(desk_state(&d).n_plans, 1);
+    desk_finish(&d);
+}
+END_TEST
+
 START_TEST(who_does_not_come_back_is_done_without)
 {
     struct desk d = desk_settled(3);
@@ -317,6 +335,7 @@ static void add(TCase *tests)
     tcase_add_loop_test(tests, another_controller_takes_over, 0, 4);
     tcase_add_test(tests, a_deposed_controller_is_fenced);
     tcase_add_test(tests, a_store_that_lost_everything_is_filled_again);
+    tcase_add_test(tests, a_placement_that_was_lost_is_written_again);
     tcase_add_test(tests, who_does_not_come_back_is_done_without);
     tcase_add_test(tests, numbers_are_above_any_that_was_seen);
     tcase_add_test(tests, a_plan_below_what_was_seen_is_made_again);
