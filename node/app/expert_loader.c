@@ -267,6 +267,19 @@ void weft_expert_loader_stop(weft_expert_loader *l)
     weft_mem_free(l);
 }
 
+/* Of more than can be kept: a plan that nobody has committed since, else the
+ * oldest; never the committed one. */
+static int32_t least_needed(const weft_expert_loader *l)
+{
+    int32_t oldest = 0;
+    for (int32_t i = 0; i < l->n_kept; i++)
+        if (l->kept[i].placement->epoch > l->committed) return i;
+    for (int32_t i = 0; i < l->n_kept; i++)
+        if (l->kept[i].placement->epoch < l->kept[oldest].placement->epoch)
+            oldest = i;
+    return oldest;
+}
+
 weft_status weft_expert_loader_prepare(weft_expert_loader *l,
                                        const weft_placement *placement,
                                        weft_err *err)
@@ -276,7 +289,7 @@ weft_status weft_expert_loader_prepare(weft_expert_loader *l,
     (void)pthread_mutex_lock(&l->lock);
     const int32_t same = find_kept(l, copy->epoch);
     if (same >= 0) forget(l, same);
-    if (l->n_kept == KEPT_MAX) forget(l, 0);
+    if (l->n_kept == KEPT_MAX) forget(l, least_needed(l));
     l->kept[l->n_kept].placement = copy;
     l->kept[l->n_kept].done = false;
     l->n_kept++;
