@@ -52,6 +52,9 @@ expect 4 'missing: cmake' gcc
 stand_in dpkg-query "$everything | grep -v -e check -e qemu-user"
 expect 0 '' apt-get
 expect 4 'missing: check qemu-user' cmake --test
+stand_in dpkg-query "$everything | grep -v -e etcd-server -e qemu-user"
+expect 0 '' apt-get
+expect 4 'missing: etcd-server' qemu-user --cluster
 
 stand_in id 'echo 0'
 stand_in dpkg-query "$but_cmake"
