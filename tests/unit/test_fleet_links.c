@@ -2,6 +2,7 @@
  * with routers that do. A link is broken off; nothing else happens. */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "node/base/clock.h"
 #include "node/base/mem.h"
@@ -347,6 +348,17 @@ START_TEST(jobs_wait_in_order)
 }
 END_TEST
 
+static void await_not_serving(weft_fleet *fleet)
+{
+    const uint64_t until_ns = weft_clock_now_ns() + WAIT_NS;
+    char reason[200];
+    while (weft_fleet_is_serving(fleet, reason, sizeof reason)) {
+        const struct timespec pause = {.tv_nsec = 1000000};
+        ck_assert_uint_lt(weft_clock_now_ns(), until_ns);
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
 START_TEST(who_is_wanted)
 {
     weft_fleet *const fleet = start_fleet(1);
@@ -379,6 +391,8 @@ START_TEST(who_is_wanted)
     /* One that drains keeps its job, and goes when it has none. */
     const weft_fleet_lead draining = {.draining = true};
     OK(weft_fleet_want(fleet, &draining, 1, &err));
+    /* Of two sets that are told at once only the later one is seen. */
+    await_not_serving(fleet);
     OK(weft_fleet_want(fleet, NULL, 0, &err));
     weft_event token = a_token(&job, 3);
     token.finish = WEFT_FINISH_STOP;
@@ -496,6 +510,30 @@ START_TEST(a_job_goes_through_a_front)
 }
 END_TEST
 
+/* Its job ends with its link, long before its last token. */
+START_TEST(a_router_that_goes_takes_its_jobs_along)
+{
+    kit *const k = fleet_kit_open();
+    fleet_kit_lead_start_held(k, 0, 2);
+    peer router = join_front(k);
+    weft_job job = a_job(0);
+    job.max_tokens = 200;
+    send_job(&router, &job);
+    (void)await(&router, WEFT_FRAME_EVENTS);
+    stop(&router);
+    int32_t n_steps = 0;
+    while (weft_front_live(k->leads[0].front) > 0) {
+        const struct timespec pause = {.tv_nsec = 5000000};
+        ck_assert_int_lt(++n_steps, 150);
+        fleet_kit_lead_allow(k, 0, 1);
+        (void)nanosleep(&pause, NULL);
+    }
+    fleet_kit_lead_allow(k, 0, -1);
+    fleet_kit_lead_wait_idle(k, 0);
+    fleet_kit_close(k);
+}
+END_TEST
+
 /* So many routers and no more; each that leaves makes room. */
 START_TEST(too_many_routers)
 {
@@ -525,6 +563,7 @@ int main(void)
         another_lead_takes_the_place,
         a_router_that_lies_is_broken_off,
         a_job_goes_through_a_front,
+        a_router_that_goes_takes_its_jobs_along,
         too_many_routers,
     };
     return WEFT_SUITE_RUN("fleet_links", tests);
