@@ -152,6 +152,7 @@ static weft_status create_peers(process *p, weft_err *err)
         .tls = p->member.tls,
         .link = weft_membership_link(&limits),
         .peers_max = WEFT_GROUPS_MAX,
+        .pulse = p->member.pulse,
         .ready = on_link,
         .arg = p,
     };

@@ -83,6 +83,7 @@ static weft_status create_exchange(weft_layers *l, weft_err *err)
         .tls = s->member.tls,
         .link = weft_membership_link(&limits),
         .peers_max = WEFT_EXPERT_SHARDS_MAX,
+        .pulse = s->member.pulse,
         .ready = experts_ready,
         .arg = l,
     };
@@ -182,6 +183,7 @@ static weft_status create_stage_peers(weft_layers *l, weft_err *err)
         .tls = s->member.tls,
         .link = weft_membership_link(&limits),
         .peers_max = WEFT_STAGES_MAX,
+        .pulse = s->member.pulse,
         .ready = stages_ready,
         .arg = l,
     };

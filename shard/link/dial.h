@@ -19,6 +19,7 @@
 
 #include "shard/link/hello.h"
 #include "shard/link/link.h"
+#include "shard/link/pulse.h"
 
 /* PEM files; taken up at create. NULL pointers in all three: no TLS. */
 typedef struct weft_tls_files {
@@ -93,6 +94,9 @@ typedef struct weft_peers_options {
     weft_link_options link;
     uint64_t dial_ns; /* of one try; 0: 1 s */
     int32_t peers_max;
+    /* Of links that are ready and not yet taken, so that whoever takes late
+     * (after a long step) finds them alive; borrowed, NULL: none. */
+    weft_pulse *pulse;
     /* Called on a dialling thread when weft_peers_take has something. */
     void (*ready)(void *arg);
     void *arg;

@@ -44,6 +44,7 @@ typedef struct peer_slot {
     state state;
     bool wanted, gone, done;
     weft_link *link;      /* READY */
+    bool pulsed;          /* it is among the pulses */
     uint64_t incarnation; /* of who answered */
     uint64_t ready_no;    /* the order of `take` */
     uint64_t ready_ns;
@@ -87,6 +88,25 @@ static void back_off(peer_slot *slot, uint64_t now)
                            : BACKOFF_MAX_NS;
 }
 
+/* With the lock: a link that somebody may take, or nobody. A link that finds no
+ * place among the pulses is one that its peer gives up if it is taken late. */
+static void keep(peer_slot *slot, weft_link *link)
+{
+    weft_pulse *const pulse = slot->peers->options.pulse;
+    slot->link = link;
+    slot->pulsed =
+        pulse != NULL && weft_pulse_add(pulse, link, NULL) == WEFT_OK;
+}
+
+static weft_link *hand_over(peer_slot *slot)
+{
+    weft_link *const link = slot->link;
+    if (slot->pulsed) weft_pulse_remove(slot->peers->options.pulse, link);
+    slot->pulsed = false;
+    slot->link = NULL;
+    return link;
+}
+
 /* With the lock, which is let go meanwhile. */
 static void dial(peer_slot *slot)
 {
@@ -114,7 +134,7 @@ static void dial(peer_slot *slot)
         back_off(slot, now);
         return;
     }
-    slot->link = link;
+    keep(slot, link);
     slot->incarnation = answer.incarnation;
     slot->reason[0] = '\0';
     slot->ready_ns = now;
@@ -143,8 +163,7 @@ static void *run(void *arg)
             dial(slot);
         }
     }
-    weft_link *const link = slot->link;
-    slot->link = NULL;
+    weft_link *const link = hand_over(slot);
     (void)pthread_mutex_unlock(&peers->lock);
     weft_link_close(link);
     (void)pthread_mutex_lock(&peers->lock);
@@ -359,8 +378,7 @@ bool weft_peers_take(weft_peers *peers, weft_peer *peer_out,
     if (first != NULL) {
         *peer_out = first->peer;
         peer_out->incarnation = first->incarnation;
-        *link_out = first->link;
-        first->link = NULL;
+        *link_out = hand_over(first);
         first->state = TAKEN;
     }
     (void)pthread_mutex_unlock(&peers->lock);

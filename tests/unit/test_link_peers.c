@@ -279,9 +279,49 @@ START_TEST(destroy_while_dialling)
 }
 END_TEST
 
+/* Whoever takes is in the middle of a long step. */
+START_TEST(a_link_that_waits_to_be_taken_is_alive)
+{
+    kit_taken all = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    const weft_hello a = kit_hello("a");
+    const weft_hello b = kit_hello("b");
+    const weft_link_server_options listening = kit_server_options(&a, &all);
+    weft_link_server *const server = kit_server(&listening);
+    weft_pulse *pulse = NULL;
+    OK(weft_pulse_start(MS, &pulse, &err));
+    const weft_peers_options options = {
+        .own = &b, .link = kit_options(), .peers_max = 2, .pulse = pulse};
+    weft_peers *peers = NULL;
+    OK(weft_peers_create(&options, &peers, &err));
+    weft_peer peer = peer_at("a", weft_link_server_address(server), 0);
+    OK(weft_peers_want(peers, &peer, 1, &err));
+    kit_wait_taken(&all, 1);
+    weft_pulse_step(pulse);
+    const uint64_t deadline = kit_deadline();
+    weft_link_stats stats = {0};
+    while (stats.pulse_step == 0) {
+        weft_frame frame;
+        bool got = false;
+        OK(weft_link_recv(all.links[0], &frame, &got, &err));
+        ck_assert(!got && weft_clock_now_ns() < deadline);
+        weft_link_get_stats(all.links[0], &stats);
+    }
+    /* From there on they are the taker's. */
+    weft_link_close(wait_peer(peers, &peer));
+    weft_pulse_step(pulse);
+    weft_peers_lost(peers, "a", peer.incarnation);
+    kit_wait_taken(&all, 2);
+    weft_peers_destroy(peers); /* with a link that nobody took */
+    weft_pulse_stop(pulse);
+    weft_link_server_stop(server);
+    kit_close_taken(&all);
+}
+END_TEST
+
 int main(void)
 {
-    const TTest *const tests[] = {peers_are_dialled_again,
+    const TTest *const tests[] = {a_link_that_waits_to_be_taken_is_alive,
+                                  peers_are_dialled_again,
                                   waits_between_dials_grow,
                                   a_peer_is_an_id_and_an_incarnation,
                                   a_taken_peer_stays_one,
