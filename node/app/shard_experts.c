@@ -24,6 +24,9 @@
 enum { LINKS_MAX = 1024 };
 
 static const uint64_t SECOND_NS = 1000000000U;
+/* A round is a few hundred rows of one layer, a second where a core is slow.
+ * One that takes longer than this never ends, and peers hear no more pulses. */
+static const uint64_t ROUND_HANGS_NS = 20000000000U;
 /* A router that restarts is away for a moment. */
 static const uint64_t ROUTER_AWAY_NS = 1000000000U;
 
@@ -154,6 +157,13 @@ static weft_status take_budget(experts *x, weft_err *err)
                      (long long)available, (long long)reserve);
 }
 
+static void hung(void *arg)
+{
+    (void)arg;
+    weft_log(WEFT_LOG_ERROR, "experts", "hung",
+             "reason \"a round does not end; peers are told no more\"");
+}
+
 static weft_status start_parts(experts *x, weft_err *err)
 {
     weft_shard *const s = &x->shard;
@@ -172,7 +182,9 @@ static weft_status start_parts(experts *x, weft_err *err)
         .links_max = LINKS_MAX,
         .pulse = s->member.pulse,
     };
-    return weft_expert_server_start(&server, &x->server, err);
+    WEFT_TRY(weft_expert_server_start(&server, &x->server, err));
+    weft_pulse_watch(s->member.pulse, ROUND_HANGS_NS, hung, NULL);
+    return WEFT_OK;
 }
 
 static int64_t largest_expert(const experts *x)

@@ -9,7 +9,8 @@
 #include "node/base/mem.h"
 #include "shard/expert/server_internal.h"
 
-#define STALL_NS UINT64_C(30000000000)
+/* A layer shard that computes does not read. */
+#define STALL_NS UINT64_C(120000000000)
 #define TICK_NS  UINT64_C(50000000)
 /* A link whose question is in hand is not polled, since it may be readable all
  * the time; whether its answers have left is looked at so often. */
@@ -20,11 +21,16 @@
 
 /* -- links ---------------------------------------------------------------- */
 
+static void close_link(weft_expert_server *s, weft_link *link)
+{
+    if (s->options.pulse != NULL) weft_pulse_remove(s->options.pulse, link);
+    weft_link_close(link);
+}
+
 static void end_client(weft_expert_server *s, weft_server_client *c)
 {
     if (c->polled) weft_poller_remove(s->poller, c->link);
-    if (s->options.pulse != NULL) weft_pulse_remove(s->options.pulse, c->link);
-    weft_link_close(c->link);
+    close_link(s, c->link);
     weft_mem_free(c->question.pairs);
     weft_mem_free(c->memory);
     *c = (weft_server_client){0};
@@ -68,6 +74,7 @@ static void adopt(weft_expert_server *s, weft_link *link)
 {
     int32_t at = 0;
     while (s->clients[at].link != NULL) at++;
+    if (at == s->n_clients) s->n_clients++;
     weft_server_client *const c = &s->clients[at];
     const size_t bytes = (size_t)WEFT_ANSWER_ROWS_MAX *
                          (size_t)s->config->hidden_size * sizeof(float);
@@ -75,10 +82,6 @@ static void adopt(weft_expert_server *s, weft_link *link)
     c->question.pairs =
         weft_mem_new(WEFT_DISPATCH_PAIRS_MAX, sizeof *c->question.pairs);
     c->memory = weft_mem_new_aligned(64, WEFT_ANSWERS_FLYING * bytes);
-    weft_err err = {0};
-    if (s->options.pulse != NULL &&
-        weft_pulse_add(s->options.pulse, link, &err) != WEFT_OK)
-        break_client(c, err.text);
     if (c->question.pairs == NULL || c->memory == NULL) {
         break_client(c, "no memory for its answers");
         return;
@@ -102,6 +105,14 @@ static void take_links(weft_expert_server *s)
 weft_status weft_expert_server_add_link(weft_expert_server *s, weft_link *link,
                                         weft_err *err)
 {
+    /* At once: it may be taken after a long round. */
+    if (s->options.pulse != NULL) {
+        const weft_status st = weft_pulse_add(s->options.pulse, link, err);
+        if (st != WEFT_OK) {
+            weft_link_close(link);
+            return st;
+        }
+    }
     (void)pthread_mutex_lock(&s->lock);
     const bool room = s->n_links < s->options.links_max;
     if (room) {
@@ -110,7 +121,7 @@ weft_status weft_expert_server_add_link(weft_expert_server *s, weft_link *link,
     }
     (void)pthread_mutex_unlock(&s->lock);
     if (!room) {
-        weft_link_close(link);
+        close_link(s, link);
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                          "experts: more than %d links", s->options.links_max);
     }
@@ -227,7 +238,7 @@ static void look_after(weft_expert_server *s, uint64_t now_ns)
     if (now_ns - s->looked_ns > WEFT_SILENCE_NS / 3)
         s->looking_since_ns = now_ns;
     s->looked_ns = now_ns;
-    for (int32_t i = 0; i < s->options.links_max; i++) {
+    for (int32_t i = 0; i < s->n_clients; i++) {
         weft_server_client *const c = &s->clients[i];
         if (c->link == NULL) continue;
         if (!c->broken && c->n_flying > 0) push(c, now_ns);
@@ -242,7 +253,7 @@ static void look_after(weft_expert_server *s, uint64_t now_ns)
 static void wait_for_more(weft_expert_server *s, uint64_t now_ns)
 {
     uint64_t until = now_ns + TICK_NS;
-    for (int32_t i = 0; i < s->options.links_max; i++) {
+    for (int32_t i = 0; i < s->n_clients; i++) {
         weft_server_client *const c = &s->clients[i];
         if (c->link == NULL) continue;
         set_polled(s, c, !c->question.held);
@@ -255,6 +266,11 @@ static void wait_for_more(weft_expert_server *s, uint64_t now_ns)
         weft_expert_store_quiesce(s->options.store, false);
 }
 
+static void set_busy(const weft_expert_server *s, bool busy)
+{
+    if (s->options.pulse != NULL) weft_pulse_set_busy(s->options.pulse, busy);
+}
+
 static void *serve(void *arg)
 {
     weft_expert_server *const s = arg;
@@ -262,6 +278,7 @@ static void *serve(void *arg)
         weft_expert_store_quiesce(s->options.store, false);
     while (!atomic_load(&s->stopping)) {
         const uint64_t began = weft_clock_now_ns();
+        set_busy(s, true);
         look_after(s, began);
         if (weft_server_round(s, began)) {
             if (s->options.store != NULL)
@@ -269,11 +286,13 @@ static void *serve(void *arg)
             atomic_fetch_add(&s->busy_ns, weft_clock_now_ns() - began);
         } else {
             const uint64_t away = weft_clock_now_ns();
+            set_busy(s, false);
             wait_for_more(s, away);
             atomic_fetch_add(&s->idle_ns, weft_clock_now_ns() - away);
         }
         if (s->options.pulse != NULL) weft_pulse_step(s->options.pulse);
     }
+    set_busy(s, false);
     if (s->options.store != NULL)
         weft_expert_store_quiesce(s->options.store, true);
     return NULL;
@@ -312,9 +331,9 @@ static size_t lay_out(weft_expert_server *s, unsigned char *base)
 
 static void destroy(weft_expert_server *s)
 {
-    for (int32_t i = 0; s->clients != NULL && i < s->options.links_max; i++)
+    for (int32_t i = 0; i < s->n_clients; i++)
         if (s->clients[i].link != NULL) end_client(s, &s->clients[i]);
-    while (s->n_inbox > 0) weft_link_close(s->inbox[--s->n_inbox]);
+    while (s->n_inbox > 0) close_link(s, s->inbox[--s->n_inbox]);
     weft_poller_destroy(s->poller);
     weft_threads_destroy(s->threads);
     weft_mem_free(s->clients);

@@ -31,9 +31,10 @@ typedef struct weft_expert_server_options {
     int32_t threads;
     int32_t max_rows; /* of one question; larger ones break their link */
     int32_t links_max;
-    weft_pulse *pulse; /* borrowed; NULL: none */
+    weft_pulse *pulse; /* borrowed; NULL: none. Stepped with each round and busy
+                          in between, so that it can be watched */
     uint64_t stall_ns; /* answers that do not move for so long break their
-                          link; 0: 30 s */
+                          link; 0: 120 s */
     bool echo; /* for benches of the exchange: answers are the rows asked, and
                   `store` may be NULL */
 } weft_expert_server_options;

@@ -71,6 +71,7 @@ struct weft_expert_server {
         n_waits, last_epoch;
 
     weft_server_client *clients; /* [links_max] */
+    int32_t n_clients;           /* those beyond were never used */
     uint64_t looked_ns, looking_since_ns;
 
     /* A round. */

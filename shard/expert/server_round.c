@@ -31,7 +31,7 @@ static bool is_of(const weft_server_client *c, int32_t layer)
 static int32_t oldest(const weft_expert_server *s)
 {
     int32_t best = -1;
-    for (int32_t i = 0; i < s->options.links_max; i++)
+    for (int32_t i = 0; i < s->n_clients; i++)
         if (weft_server_is_ready(&s->clients[i]) &&
             (best < 0 || s->clients[i].question.came_ns <
                              s->clients[best].question.came_ns))
@@ -55,7 +55,7 @@ static int32_t lowest_expert(const weft_expert_server *s, int32_t layer,
                              int32_t from)
 {
     int32_t lowest = INT32_MAX;
-    for (int32_t i = 0; i < s->options.links_max; i++) {
+    for (int32_t i = 0; i < s->n_clients; i++) {
         const weft_server_client *const c = &s->clients[i];
         if (!is_of(c, layer) || !has_more(c)) continue;
         const int32_t e = next_expert(c);
@@ -87,8 +87,7 @@ static bool take(weft_expert_server *s, round_plan *plan, int32_t i,
 /* From the expert at which the oldest question stands, upwards. */
 static void plan_round(weft_expert_server *s, int32_t first, round_plan *plan)
 {
-    for (int32_t i = 0; i < s->options.links_max; i++)
-        s->clients[i].n_taken = 0;
+    for (int32_t i = 0; i < s->n_clients; i++) s->clients[i].n_taken = 0;
     plan->layer = s->clients[first].question.frame.layer;
     plan->n_pairs = plan->n_clients = plan->n_stretches = 0;
     plan->only = first;
@@ -97,7 +96,11 @@ static void plan_round(weft_expert_server *s, int32_t first, round_plan *plan)
         const int32_t e = lowest_expert(s, plan->layer, from);
         if (e == INT32_MAX) break;
         const int32_t begin = plan->n_pairs;
-        for (int32_t i = 0; i < s->options.links_max; i++)
+        /* The oldest first: others alone may fill a round. */
+        if (has_more(&s->clients[first]) &&
+            next_expert(&s->clients[first]) == e)
+            room = take(s, plan, first, e);
+        for (int32_t i = 0; i < s->n_clients; i++)
             if (is_of(&s->clients[i], plan->layer)) room &= take(s, plan, i, e);
         if (plan->n_pairs > begin)
             plan->stretches[plan->n_stretches++] =
@@ -316,7 +319,7 @@ bool weft_server_round(weft_expert_server *s, uint64_t now_ns)
     const int32_t layer = s->clients[first].question.frame.layer;
     memset(s->held, 0,
            (size_t)s->config->n_expert * sizeof(weft_mlp_weights *));
-    for (int32_t i = 0; i < s->options.links_max && !s->options.echo; i++) {
+    for (int32_t i = 0; i < s->n_clients && !s->options.echo; i++) {
         weft_server_client *const c = &s->clients[i];
         if (!is_of(c, layer)) continue;
         const int32_t missing = look_up(s, c);
@@ -329,7 +332,7 @@ bool weft_server_round(weft_expert_server *s, uint64_t now_ns)
     if (!is_of(&s->clients[first], layer)) return true;
     round_plan plan;
     plan_round(s, first, &plan);
-    for (int32_t i = 0; i < s->options.links_max; i++) {
+    for (int32_t i = 0; i < s->n_clients; i++) {
         const weft_server_client *const c = &s->clients[i];
         if (c->n_taken == 0 || c->question.next > 0) continue;
         atomic_fetch_add(&s->wait_ns, now_ns - c->question.came_ns);
@@ -341,7 +344,7 @@ bool weft_server_round(weft_expert_server *s, uint64_t now_ns)
     if (!s->options.echo) compute(s, &plan, gather(s, &plan), out);
     hand_out(s, &plan, out);
     WEFT_FAILPOINT("experts.before_answer");
-    for (int32_t i = 0; i < s->options.links_max; i++)
+    for (int32_t i = 0; i < s->n_clients; i++)
         if (s->clients[i].n_computed > 0) weft_server_answer(s, &s->clients[i]);
     WEFT_FAILPOINT("experts.after_answer");
     return true;

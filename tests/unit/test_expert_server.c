@@ -1,5 +1,8 @@
 /* An expert server by itself: what it rejects, what breaks a link, that a link
  * which does not read holds up nobody else, and what it counts. */
+#include <limits.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -66,9 +69,9 @@ static weft_frame question(const asker *a, uint64_t epoch, uint32_t tag)
     };
 }
 
-/* Pairs (row i % n_rows, expert first + i). */
-static weft_status ask(asker *a, weft_frame *frame, int32_t n_pairs,
-                       int32_t n_rows, int32_t first)
+/* Pairs (row i % n_rows, expert first + i * stride). */
+static weft_status ask_experts(asker *a, weft_frame *frame, int32_t n_pairs,
+                               int32_t n_rows, int32_t first, int32_t stride)
 {
     unsigned char *const body = weft_mem_new(WEFT_DISPATCH_BODY_BYTES_MAX, 1);
     const void **const rows = weft_mem_new((size_t)n_rows, sizeof(void *));
@@ -77,7 +80,7 @@ static weft_status ask(asker *a, weft_frame *frame, int32_t n_pairs,
     for (int32_t i = 0; i < n_rows; i++) rows[i] = a->x;
     for (int32_t i = 0; i < n_pairs; i++)
         pairs[i] = (weft_dispatch_pair){.row = i % n_rows,
-                                        .expert = (first + i) %
+                                        .expert = (first + i * stride) %
                                                   a->pool->config.n_expert,
                                         .pair = 1000 + (uint32_t)i};
     frame->body = body;
@@ -88,6 +91,12 @@ static weft_status ask(asker *a, weft_frame *frame, int32_t n_pairs,
     weft_mem_free(rows);
     weft_mem_free(pairs);
     return st;
+}
+
+static weft_status ask(asker *a, weft_frame *frame, int32_t n_pairs,
+                       int32_t n_rows, int32_t first)
+{
+    return ask_experts(a, frame, n_pairs, n_rows, first, 1);
 }
 
 /* The next frame; false: the link has ended, with its reason. */
@@ -340,8 +349,148 @@ START_TEST(who_never_reads_is_broken)
 }
 END_TEST
 
+/* -- while it computes ---------------------------------------------------- */
+
+/* A server whose products stop until they are let through. */
+static struct {
+    const weft_ops *real;
+    atomic_int n_begun, n_allowed;
+} gate;
+
+static void gated_gemm(weft_threads *threads, const weft_gemm *list, int32_t n)
+{
+    const int mine = atomic_fetch_add(&gate.n_begun, 1);
+    const uint64_t deadline = weft_clock_now_ns() + WAIT_NS;
+    while (mine >= atomic_load(&gate.n_allowed)) {
+        ck_assert_uint_lt(weft_clock_now_ns(), deadline);
+        (void)sched_yield();
+    }
+    gate.real->gemm(threads, list, n);
+}
+
+/* Until the server stands before its product number n, from 0. */
+static void wait_gate(int n)
+{
+    const uint64_t deadline = weft_clock_now_ns() + WAIT_NS;
+    while (atomic_load(&gate.n_begun) <= n) {
+        ck_assert_uint_lt(weft_clock_now_ns(), deadline);
+        (void)sched_yield();
+    }
+}
+
+static pool *open_gated(weft_pulse *pulse)
+{
+    static weft_ops ops;
+    pool *const p = open_pool(true);
+    gate.real = weft_ops_cpu_nth(0);
+    atomic_store(&gate.n_begun, 0);
+    atomic_store(&gate.n_allowed, 0);
+    ops = *gate.real;
+    ops.gemm = gated_gemm;
+    weft_expert_server_stop(p->shards[0].server);
+    const weft_expert_server_options options = {
+        .config = &p->shards[0].config,
+        .store = p->shards[0].store,
+        .ops = &ops,
+        .threads = 1,
+        .max_rows = WEFT_DISPATCH_ROWS_MAX,
+        .links_max = 8,
+        .pulse = pulse,
+    };
+    OK(weft_expert_server_start(&options, &p->shards[0].server, &err));
+    weft_expert_server_set_epochs(p->shards[0].server, 1, 1);
+    return p;
+}
+
+START_TEST(a_link_that_comes_while_it_computes_is_alive)
+{
+    weft_pulse *pulse = NULL;
+    OK(weft_pulse_start(1000000, &pulse, &err));
+    pool *const p = open_gated(pulse);
+    asker busy = open_asker(p, 0);
+    weft_frame q = question(&busy, 1, 1);
+    OK(ask(&busy, &q, 1, 1, 0));
+    wait_gate(0);
+    asker a = open_asker(p, 0);
+    weft_link_stats stats = {0};
+    weft_pulse_step(pulse);
+    const uint64_t deadline = weft_clock_now_ns() + WAIT_NS;
+    while (stats.pulse_step == 0) {
+        weft_link_get_stats(a.link, &stats);
+        ck_assert_uint_lt(weft_clock_now_ns(), deadline);
+    }
+    atomic_store(&gate.n_allowed, INT_MAX);
+    expect_answered(&busy, &q, 1);
+    close_asker(&a);
+    close_asker(&busy);
+    pool_close(p);
+    weft_pulse_stop(pulse);
+}
+END_TEST
+
+static void count_hung(void *arg)
+{
+    (void)atomic_fetch_add((atomic_int *)arg, 1);
+}
+
+START_TEST(a_round_that_does_not_end_is_seen)
+{
+    atomic_int n_hung = 0;
+    weft_pulse *pulse = NULL;
+    OK(weft_pulse_start(1000000, &pulse, &err));
+    pool *const p = open_gated(pulse);
+    weft_pulse_watch(pulse, 100000000, count_hung, &n_hung);
+    asker busy = open_asker(p, 0);
+    weft_frame q = question(&busy, 1, 1);
+    OK(ask(&busy, &q, 1, 1, 0));
+    const uint64_t deadline = weft_clock_now_ns() + WAIT_NS;
+    while (atomic_load(&n_hung) == 0)
+        ck_assert_uint_lt(weft_clock_now_ns(), deadline);
+    ck_assert_int_eq(atomic_load(&gate.n_begun), 1);
+    atomic_store(&gate.n_allowed, INT_MAX);
+    expect_answered(&busy, &q, 1);
+    close_asker(&busy);
+    pool_close(p);
+    weft_pulse_stop(pulse);
+}
+END_TEST
+
+/* Others ask for the same expert, as much as a round can take. */
+START_TEST(the_oldest_is_in_every_round)
+{
+    enum { N = WEFT_ANSWER_ROWS_MAX, OTHERS = 4 };
+    pool *const p = open_gated(NULL);
+    asker others[OTHERS];
+    weft_frame asked[OTHERS];
+    for (int32_t i = 0; i < OTHERS; i++) {
+        others[i] = open_asker(p, 0);
+        asked[i] = question(&others[i], 1, 7);
+        OK(ask(&others[i], &asked[i], 1, 1, 0)); /* has its place */
+        atomic_fetch_add(&gate.n_allowed, 2);
+        expect_answered(&others[i], &asked[i], 1);
+    }
+    asker first = open_asker(p, 0);
+    weft_frame q = question(&first, 1, 1);
+    OK(ask_experts(&first, &q, 2 * N, N, 0, 0));
+    wait_gate(2 * OTHERS); /* its first half */
+    for (int32_t i = 0; i < OTHERS; i++)
+        OK(ask_experts(&others[i], &asked[i], N, N, 0, 0));
+    atomic_fetch_add(&gate.n_allowed, 2 * 2); /* and another round */
+    expect_answered(&first, &q, 2 * N);
+    atomic_store(&gate.n_allowed, INT_MAX);
+    for (int32_t i = 0; i < OTHERS; i++)
+        expect_answered(&others[i], &asked[i], N);
+    for (int32_t i = 0; i < OTHERS; i++) close_asker(&others[i]);
+    close_asker(&first);
+    pool_close(p);
+}
+END_TEST
+
 static void add(TCase *tests)
 {
+    tcase_add_test(tests, a_link_that_comes_while_it_computes_is_alive);
+    tcase_add_test(tests, the_oldest_is_in_every_round);
+    tcase_add_test(tests, a_round_that_does_not_end_is_seen);
     tcase_add_test(tests, closed_epochs_are_rejected);
     tcase_add_test(tests, what_is_not_held_is_rejected);
     tcase_add_test(tests, any_size_in_pieces);
