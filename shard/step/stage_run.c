@@ -244,12 +244,13 @@ static bool take_frame(weft_stage *s, weft_stage_from from,
 }
 
 /* Whether another frame of that link can be taken: not while its rows are
- * borrowed, nor while there is no place for a plan. */
+ * borrowed. Plans always are: there is a place for all of one try, and the next
+ * try's take the places of those that got no rows. */
 static bool may_read(const weft_stage *s, weft_stage_from from)
 {
     const bool both = from == WEFT_FROM_LEAD && s->options.stage == 1;
-    if ((from == WEFT_FROM_BEFORE || both) && s->rows.n_rows > 0) return false;
-    return from != WEFT_FROM_LEAD || s->n_plans < WEFT_MICRO_MAX;
+    const bool brings_rows = from == WEFT_FROM_BEFORE || both;
+    return !brings_rows || s->rows.n_rows == 0;
 }
 
 static bool pump(weft_stage *s, weft_stage_from from)

@@ -202,10 +202,8 @@ static size_t plan_body(const lead *l, const plan *p, unsigned char *body,
     return (size_t)((int64_t)pack.n - p->cut);
 }
 
-static void send_bytes(lead *l, const plan *p, const void *bytes, size_t n)
+static void send_plan_bytes(lead *l, const plan *p, const void *bytes, size_t n)
 {
-    const uint32_t row_bytes =
-        (uint32_t)l->config.hidden_size * (uint32_t)sizeof(float);
     const weft_frame frame = {.type = WEFT_FRAME_PLAN,
                               .step = l->step,
                               .group = CHAIN_GROUP + p->group_added,
@@ -214,6 +212,13 @@ static void send_bytes(lead *l, const plan *p, const void *bytes, size_t n)
                               .body = bytes,
                               .body_bytes = n};
     OK(weft_link_send(l->link, &frame, NULL, &err));
+}
+
+static void send_bytes(lead *l, const plan *p, const void *bytes, size_t n)
+{
+    const uint32_t row_bytes =
+        (uint32_t)l->config.hidden_size * (uint32_t)sizeof(float);
+    send_plan_bytes(l, p, bytes, n);
     unsigned char body[WEFT_STAGES_BODY_BYTES];
     const weft_frame hidden = {
         .type = WEFT_FRAME_HIDDEN,
@@ -240,6 +245,12 @@ static void send_plan(lead *l, const plan *p)
     send_bytes(l, p, body, plan_body(l, p, body, sizeof body - 16));
 }
 
+static void send_plan_alone(lead *l, const plan *p)
+{
+    unsigned char body[2048];
+    send_plan_bytes(l, p, body, plan_body(l, p, body, sizeof body - 16));
+}
+
 static void expect_answer(lead *l, const plan *p)
 {
     weft_frame frame;
@@ -262,6 +273,23 @@ static void expect_works(lead *l)
     send_plan(l, &p);
     expect_answer(l, &p);
 }
+
+/* All plans of a try that gets no rows, and the next try. */
+START_TEST(a_try_without_rows_makes_way)
+{
+    lead *const l = lead_open();
+    dial(l);
+    l->step++;
+    plan p = good_plan(l);
+    p.n_micros = WEFT_MICRO_MAX;
+    for (p.tag = 0; p.tag < WEFT_MICRO_MAX; p.tag++) send_plan_alone(l, &p);
+    plan next = good_plan(l);
+    next.attempt = 1;
+    send_plan(l, &next);
+    expect_answer(l, &next);
+    lead_close(l);
+}
+END_TEST
 
 /* ---- wrong plans --------------------------------------------------------- */
 
@@ -485,9 +513,12 @@ END_TEST
 
 int main(void)
 {
-    const TTest *const tests[] = {
-        wrong_plans_break_the_link,         a_gap_breaks_the_link,
-        wrong_frames_break_the_link,        spoiled_bytes,
-        earlier_runs_and_tries_are_dropped, other_values_are_refused_with_both};
+    const TTest *const tests[] = {a_try_without_rows_makes_way,
+                                  wrong_plans_break_the_link,
+                                  a_gap_breaks_the_link,
+                                  wrong_frames_break_the_link,
+                                  spoiled_bytes,
+                                  earlier_runs_and_tries_are_dropped,
+                                  other_values_are_refused_with_both};
     return WEFT_SUITE_RUN("stage frames", tests);
 }
