@@ -5,14 +5,16 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "node/app/view.h"
 #include "node/base/clock.h"
 #include "node/base/mem.h"
 
 enum { PROTOCOL = 1 };
 
 static const uint64_t REGISTRY_WAIT_NS = UINT64_C(10000000000);
-/* Frames that do not leave for so long though the peer is not silent. */
-static const uint64_t LINK_STALL_NS = UINT64_C(10000000000);
+/* Frames that do not leave for so long though the peer is not silent: as long
+ * as a step may take, since whoever computes does not read meanwhile. */
+static const uint64_t LINK_STALL_NS = WEFT_STEP_HANGS_NS;
 
 /* "HOST:PORT" from its last colon on. */
 static const char *port_of(const char *address)

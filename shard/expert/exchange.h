@@ -72,7 +72,7 @@ typedef struct weft_exchange_options {
     weft_pulse *pulse;   /* borrowed; NULL: none */
     uint64_t silence_ns; /* of a peer that owes an answer; 0: WEFT_SILENCE_NS */
     /* An answer that does not come though the peer lives: fenced as well.
-     * 0: 30 s. */
+     * 0: 120 s. */
     uint64_t answer_ns;
     weft_exchange_watch watch;
 } weft_exchange_options;
