@@ -112,7 +112,9 @@ static bool ask(weft_poller *poller, uint64_t timeout_ns)
     int n = timeout_ns == 0
                 ? epoll_wait(poller->epoll_fd, events, EVENTS, 0)
                 : epoll_pwait2(poller->epoll_fd, events, EVENTS, &wait, NULL);
-    if (n < 0 && errno == ENOSYS) /* before Linux 5.11; a millisecond late */
+    /* Before Linux 5.11, or forbidden by a sandbox that does not know it: up to
+     * a millisecond late. */
+    if (n < 0 && errno != EINTR)
         n = epoll_wait(poller->epoll_fd, events, EVENTS,
                        (int)(timeout_ns / 1000000U < 1000000000U
                                  ? timeout_ns / 1000000U + 1
