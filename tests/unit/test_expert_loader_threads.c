@@ -193,6 +193,28 @@ START_TEST(a_plan_that_was_rolled_back_is_let_go)
 }
 END_TEST
 
+/* Whoever joins and dies, again and again, takes nothing from what is served.
+ */
+START_TEST(plans_that_come_to_nothing_cost_nothing)
+{
+    desk d;
+    open_desk(&d, 0);
+    weft_placement *const alone = place(&d, 0, 1);
+    prepare(&d, alone);
+    wait_told(&d, 1);
+    weft_expert_loader_commit(d.loader, 1);
+    for (uint64_t epoch = 2; epoch < 60; epoch++) {
+        weft_placement *const three = place(&d, 2, epoch);
+        prepare(&d, three);
+        wait_told(&d, epoch);
+        ck_assert_msg(holds_just(&d, alone, alone), "epoch %d", (int)epoch);
+        weft_placement_destroy(three);
+    }
+    weft_placement_destroy(alone);
+    close_desk(&d);
+}
+END_TEST
+
 /* A listing may tell of a committed and a planned one at once. */
 START_TEST(two_at_once_are_both_loaded)
 {
@@ -294,6 +316,7 @@ int main(void)
         what_is_given_is_held_and_told,
         an_epoch_that_is_over_is_let_go,
         a_plan_that_was_rolled_back_is_let_go,
+        plans_that_come_to_nothing_cost_nothing,
         two_at_once_are_both_loaded,
         room_is_made_for_what_comes_later,
         what_finds_no_room_is_told_with_its_reason,
