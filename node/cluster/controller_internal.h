@@ -58,6 +58,8 @@ struct weft_controller {
 
     /* The plan under way. */
     uint64_t planned;     /* 0: none */
+    uint64_t with_all;    /* the plan for which those that hold experts were
+                             not enough; 0: none */
     uint64_t progress_ns; /* when it began, or its last ack came */
     int32_t n_acks;
     uint64_t committed_ns; /* when the last epoch was seen committed */
@@ -81,6 +83,13 @@ bool weft_controller_eligible(weft_controller *c, const weft_roster *roster,
                               weft_placement_member **members_out,
                               int32_t *n_out, bool *lost_out,
                               const char **missing_out);
+
+/* Whether an expert of the committed placement has no owner among these. */
+bool weft_controller_uncovered(const weft_controller *c,
+                               const weft_placement_member *members, int32_t n);
+/* Those that the committed placement names to the front; how many they are. */
+int32_t weft_controller_known_first(const weft_controller *c,
+                                    weft_placement_member *members, int32_t n);
 
 /* What to do about epochs, elected and with nothing under way. */
 bool weft_controller_plan(weft_controller *c, const weft_roster *roster,

@@ -297,6 +297,23 @@ static bool make(weft_controller *c, const weft_roster *roster,
     return writes;
 }
 
+/* Steps stand still while experts are of nobody. Who holds others reads them
+ * soonest: it has no more to read, and it is known to answer. Who comes is
+ * given its share after that. */
+static bool make_best(weft_controller *c, const weft_roster *roster,
+                      weft_placement_member *members, int32_t n,
+                      uint64_t now_ns, weft_txn *txn)
+{
+    if (!weft_controller_uncovered(c, members, n))
+        return make(c, roster, members, n, now_ns, txn);
+    const int32_t known = weft_controller_known_first(c, members, n);
+    if (known > 0 && known < n && make(c, roster, members, known, now_ns, txn))
+        return true;
+    if (!make(c, roster, members, n, now_ns, txn)) return false;
+    c->with_all = c->planned;
+    return true;
+}
+
 /* Whether the inputs have been the same for long enough; else *next_ns. */
 static bool is_due(weft_controller *c, const weft_roster *roster, bool lost,
                    const char *missing, uint64_t now_ns, uint64_t *next_ns)
@@ -346,7 +363,7 @@ bool weft_controller_plan(weft_controller *c, const weft_roster *roster,
                               "no expert shard is there to be given experts");
     else if (c->decided != c->inputs &&
              is_due(c, roster, lost, missing, now_ns, next_ns))
-        writes = make(c, roster, members, n, now_ns, txn);
+        writes = make_best(c, roster, members, n, now_ns, txn);
     weft_mem_free(members);
     if (c->refused[0] != '\0')
         weft_controller_waits(c, "%s", c->refused);
@@ -408,6 +425,26 @@ static bool commit(weft_controller *c, const weft_roster *roster, weft_txn *txn)
     return true;
 }
 
+/* Whether the plan waits for somebody who comes, while experts that others
+ * could take are of nobody. */
+static bool holds_up(weft_controller *c, const weft_roster *roster,
+                     const weft_placement *plan,
+                     const weft_placement_member *waiting)
+{
+    weft_placement_member *members = NULL;
+    const char *missing;
+    int32_t n;
+    bool lost;
+    if (c->last == NULL || plan->epoch == c->with_all ||
+        weft_placement_find(c->last, waiting->id, waiting->incarnation) >= 0 ||
+        !weft_controller_eligible(c, roster, c->last, &members, &n, &lost,
+                                  &missing))
+        return false;
+    const bool holds = lost && weft_controller_uncovered(c, members, n);
+    weft_mem_free(members);
+    return holds;
+}
+
 /* What has come of the plan: everybody's ack, or a reason to end it. */
 static bool look_at_plan(weft_controller *c, const weft_roster *roster,
                          const weft_placement *plan, uint64_t now_ns,
@@ -440,6 +477,8 @@ static bool look_at_plan(weft_controller *c, const weft_roster *roster,
         c->progress_ns = now_ns;
     }
     if (waiting == NULL) return commit(c, roster, txn);
+    if (holds_up(c, roster, plan, waiting))
+        return roll_back(c, plan->epoch, txn);
     weft_controller_by(next_ns, c->progress_ns + c->plan_ns);
     weft_controller_waits(c,
                           "epoch %llu: %d of %d expert shards are ready, "

@@ -38,6 +38,77 @@ START_TEST(a_suspect_is_gone_until_nobody_suspects_it)
 }
 END_TEST
 
+/* _i: before or after the loss. */
+START_TEST(who_joins_and_does_not_answer_holds_no_lost_expert_up)
+{
+    struct desk d = desk_settled(3);
+    if (_i == 0) {
+        kit_put_experts(d.k, "e9", 1, WEFT_MEMBER_JOINING);
+        desk_run(&d);
+        desk_wait(&d, 300 * MS);
+        ck_assert_uint_eq(desk_state(&d).planned, 2);
+        ck_assert_int_eq(weft_roster_placement(d.k->roster, 2)->n_members, 4);
+        kit_remove(d.k, "members/experts/e1");
+    } else {
+        kit_remove(d.k, "members/experts/e1");
+        kit_put_experts(d.k, "e9", 1, WEFT_MEMBER_JOINING);
+    }
+    desk_run(&d);
+    const uint64_t planned = desk_state(&d).planned;
+    const weft_placement *p = weft_roster_placement(d.k->roster, planned);
+    ck_assert_ptr_nonnull(p);
+    ck_assert_int_eq(p->n_members, 2);
+    ck_assert_int_lt(weft_placement_find(p, "e9", 1), 0);
+    desk_ack_all(&d, planned);
+    ck_assert_uint_eq(desk_epoch(&d), planned);
+    kit_put_switched(d.k, planned, 0, 1);
+    desk_wait(&d, 1 * S); /* and then it is given its share */
+    p = weft_roster_placement(d.k->roster, desk_state(&d).planned);
+    ck_assert_ptr_nonnull(p);
+    ck_assert_int_ge(weft_placement_find(p, "e9", 1), 0);
+    desk_finish(&d);
+}
+END_TEST
+
+/* The one who drains has not been waited for, and is gone before its experts
+ * have been taken. */
+START_TEST(who_drains_and_goes_is_not_waited_for_with_who_joins)
+{
+    struct desk d = desk_settled(3);
+    kit_put_experts(d.k, "e1", 1, WEFT_MEMBER_DRAINING);
+    kit_put_experts(d.k, "e9", 1, WEFT_MEMBER_JOINING);
+    desk_run(&d);
+    desk_wait(&d, 300 * MS);
+    const uint64_t first = desk_state(&d).planned;
+    ck_assert_uint_ne(first, 0);
+    kit_remove(d.k, "members/experts/e1");
+    desk_run(&d);
+    const uint64_t planned = desk_state(&d).planned;
+    ck_assert_uint_ne(planned, 0);
+    const weft_placement *p = weft_roster_placement(d.k->roster, planned);
+    ck_assert_int_lt(weft_placement_find(p, "e9", 1), 0);
+    desk_finish(&d);
+}
+END_TEST
+
+/* All who held anything are gone: there is nobody else to wait for. */
+START_TEST(who_joins_is_given_what_nobody_else_can_hold)
+{
+    struct desk d = desk_settled(2);
+    kit_remove(d.k, "members/experts/e0");
+    kit_remove(d.k, "members/experts/e1");
+    kit_put_experts(d.k, "e9", 1, WEFT_MEMBER_JOINING);
+    desk_run(&d);
+    const uint64_t planned = desk_state(&d).planned;
+    ck_assert_uint_ne(planned, 0);
+    desk_wait(&d, 10 * S);
+    ck_assert_uint_eq(desk_state(&d).planned, planned); /* not begun again */
+    desk_ack_all(&d, planned);
+    ck_assert_uint_eq(desk_epoch(&d), planned);
+    desk_finish(&d);
+}
+END_TEST
+
 /* _i: what happens to a member of the plan before it is committed. */
 START_TEST(a_plan_is_rolled_back)
 {
@@ -328,6 +399,10 @@ static void add(TCase *tests)
 {
     tcase_add_test(tests, a_lost_member_is_replaced_at_once);
     tcase_add_test(tests, a_suspect_is_gone_until_nobody_suspects_it);
+    tcase_add_loop_test(
+        tests, who_joins_and_does_not_answer_holds_no_lost_expert_up, 0, 2);
+    tcase_add_test(tests, who_drains_and_goes_is_not_waited_for_with_who_joins);
+    tcase_add_test(tests, who_joins_is_given_what_nobody_else_can_hold);
     tcase_add_loop_test(tests, a_plan_is_rolled_back, 0, 4);
     tcase_add_test(tests, who_fails_is_left_out);
     tcase_add_test(tests, who_fails_keeps_what_it_has);
