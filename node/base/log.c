@@ -72,3 +72,21 @@ void weft_log(weft_log_level level, const char *module, const char *event,
     const ssize_t written = write(STDERR_FILENO, line, used + 1);
     (void)written; /* nobody is left to tell */
 }
+
+bool weft_log_pace_pass(weft_log_pace *pace, uint64_t now_ns,
+                        uint64_t *left_out)
+{
+    static const uint64_t second_ns = 1000000000U;
+    if (pace->n_lines == 0 || now_ns - pace->began_ns >= second_ns) {
+        pace->began_ns = now_ns;
+        pace->n_lines = 0;
+    }
+    *left_out = pace->left_out;
+    if (pace->n_lines == WEFT_LOG_PACE_LINES) {
+        pace->left_out++;
+        return false;
+    }
+    pace->n_lines++;
+    pace->left_out = 0;
+    return true;
+}

@@ -39,21 +39,26 @@ static void end_client(weft_expert_server *s, weft_server_client *c)
     (void)pthread_mutex_unlock(&s->lock);
 }
 
+static void end_with(weft_server_client *c, weft_log_level level,
+                     const char *event, const char *why)
+{
+    uint64_t left_out;
+    if (c->broken) return;
+    c->broken = true;
+    if (!weft_log_pace_pass(c->pace, weft_clock_now_ns(), &left_out)) return;
+    weft_log(level, "experts", event, "peer \"%s\" why \"%s\" left_out %llu",
+             weft_link_name(c->link), why, (unsigned long long)left_out);
+}
+
 /* What a peer should not have done. */
 static void break_client(weft_server_client *c, const char *why)
 {
-    if (c->broken) return;
-    c->broken = true;
-    weft_log(WEFT_LOG_WARN, "experts", "link_broken", "peer \"%s\" why \"%s\"",
-             weft_link_name(c->link), why);
+    end_with(c, WEFT_LOG_WARN, "link_broken", why);
 }
 
-/* Its link has ended by itself. */
-static void lose_client(weft_server_client *c, const weft_err *err)
+void weft_server_lose(weft_server_client *c, const weft_err *err)
 {
-    if (c->broken) return;
-    c->broken = true;
-    weft_log(WEFT_LOG_INFO, "experts", "link_lost", "why \"%s\"", err->text);
+    end_with(c, WEFT_LOG_INFO, "link_lost", err->text);
 }
 
 static void set_polled(weft_expert_server *s, weft_server_client *c,
@@ -78,7 +83,8 @@ static void adopt(weft_expert_server *s, weft_link *link)
     weft_server_client *const c = &s->clients[at];
     const size_t bytes = (size_t)WEFT_ANSWER_ROWS_MAX *
                          (size_t)s->config->hidden_size * sizeof(float);
-    *c = (weft_server_client){.link = link, .moved_ns = weft_clock_now_ns()};
+    *c = (weft_server_client){
+        .link = link, .pace = &s->pace, .moved_ns = weft_clock_now_ns()};
     c->question.pairs =
         weft_mem_new(WEFT_DISPATCH_PAIRS_MAX, sizeof *c->question.pairs);
     c->memory = weft_mem_new_aligned(64, WEFT_ANSWERS_FLYING * bytes);
@@ -181,7 +187,7 @@ static void receive(weft_expert_server *s, weft_server_client *c)
     bool got = false;
     weft_err err = {0};
     if (weft_link_recv(c->link, &frame, &got, &err) != WEFT_OK)
-        lose_client(c, &err);
+        weft_server_lose(c, &err);
     else if (got)
         take_question(s, c, &frame);
 }
@@ -191,7 +197,8 @@ static void push(weft_server_client *c, uint64_t now_ns)
 {
     weft_err err = {0};
     const weft_status st = weft_link_flush(c->link, now_ns, &err);
-    if (st != WEFT_OK && st != WEFT_DEADLINE_EXCEEDED) lose_client(c, &err);
+    if (st != WEFT_OK && st != WEFT_DEADLINE_EXCEEDED)
+        weft_server_lose(c, &err);
     if (!c->broken && weft_link_is_idle(c->link)) c->n_flying = 0;
 }
 
@@ -213,7 +220,7 @@ static void judge(weft_expert_server *s, weft_server_client *c, uint64_t now_ns)
     weft_err err = {0};
     const uint64_t since = c->question.held ? now_ns : s->looking_since_ns;
     if (weft_link_judge(c->link, now_ns, since, &err) != WEFT_OK)
-        lose_client(c, &err);
+        weft_server_lose(c, &err);
 }
 
 static void reject_closed_epoch(weft_expert_server *s, weft_server_client *c)

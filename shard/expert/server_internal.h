@@ -16,6 +16,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "node/base/log.h"
 #include "shard/expert/body.h"
 #include "shard/expert/server.h"
 
@@ -35,7 +36,8 @@ typedef struct weft_server_question {
 /* A link, and what goes with it. Empty: link NULL. */
 typedef struct weft_server_client {
     weft_link *link;
-    bool polled; /* its link is in the poller */
+    weft_log_pace *pace; /* the server's */
+    bool polled;         /* its link is in the poller */
     bool broken;
     weft_server_question question;
     void *memory;                        /* of the following */
@@ -70,6 +72,7 @@ struct weft_expert_server {
     _Atomic uint64_t rows, questions, rejected, busy_ns, idle_ns, wait_ns,
         n_waits, last_epoch;
 
+    weft_log_pace pace;          /* of lines about links */
     weft_server_client *clients; /* [links_max] */
     int32_t n_clients;           /* those beyond were never used */
     uint64_t looked_ns, looking_since_ns;
@@ -94,6 +97,9 @@ bool weft_server_is_ready(const weft_server_client *client);
  * is full, or it is broken (noted). */
 bool weft_server_send(weft_server_client *client, weft_frame *frame,
                       const void *const *rows);
+
+/* Its link has ended by itself: says why, once. */
+void weft_server_lose(weft_server_client *client, const weft_err *err);
 
 /* Sends the n_computed rows of the client's question that lie in its buffer, if
  * there is room. */

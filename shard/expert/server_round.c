@@ -6,7 +6,6 @@
 #include "node/base/check.h"
 #include "node/base/clock.h"
 #include "node/base/failpoint.h"
-#include "node/base/log.h"
 #include "shard/expert/server_internal.h"
 
 #define ECHO_NS UINT64_C(1000000000)
@@ -230,8 +229,7 @@ bool weft_server_send(weft_server_client *c, weft_frame *frame,
     const weft_status st = weft_link_send(c->link, frame, rows, &err);
     if (st == WEFT_OK) return true;
     if (st == WEFT_RESOURCE_EXHAUSTED) return false;
-    weft_log(WEFT_LOG_INFO, "experts", "link_lost", "why \"%s\"", err.text);
-    c->broken = true;
+    weft_server_lose(c, &err);
     return false;
 }
 

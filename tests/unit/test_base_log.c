@@ -159,11 +159,36 @@ START_TEST(lines_stay_whole_between_threads)
 }
 END_TEST
 
+START_TEST(a_flood_is_paced_and_counted)
+{
+    const uint64_t second = 1000000000U;
+    weft_log_pace pace = {0};
+    uint64_t left_out = 99, now = 5;
+    for (int i = 0; i < WEFT_LOG_PACE_LINES; i++) {
+        ck_assert(weft_log_pace_pass(&pace, now++, &left_out));
+        ck_assert_uint_eq(left_out, 0);
+    }
+    for (int i = 0; i < 3; i++)
+        ck_assert(!weft_log_pace_pass(&pace, now++, &left_out));
+    ck_assert(!weft_log_pace_pass(&pace, 4 + second, &left_out));
+    ck_assert(weft_log_pace_pass(&pace, 5 + second, &left_out));
+    ck_assert_uint_eq(left_out, 4);
+    for (int i = 1; i < WEFT_LOG_PACE_LINES; i++) {
+        ck_assert(weft_log_pace_pass(&pace, 5 + second, &left_out));
+        ck_assert_uint_eq(left_out, 0);
+    }
+    ck_assert(!weft_log_pace_pass(&pace, 6 + second, &left_out));
+}
+END_TEST
+
 int main(void)
 {
-    const TTest *const tests[] = {
-        a_line_as_told,     no_keys_no_blank,
-        levels_filter,      values_cannot_forge_lines,
-        long_lines_are_cut, lines_stay_whole_between_threads};
+    const TTest *const tests[] = {a_line_as_told,
+                                  no_keys_no_blank,
+                                  levels_filter,
+                                  values_cannot_forge_lines,
+                                  long_lines_are_cut,
+                                  lines_stay_whole_between_threads,
+                                  a_flood_is_paced_and_counted};
     return WEFT_SUITE_RUN("base/log", tests);
 }
