@@ -333,7 +333,9 @@ bool weft_server_round(weft_expert_server *s, uint64_t now_ns)
     for (int32_t i = 0; i < s->n_clients; i++) {
         const weft_server_client *const c = &s->clients[i];
         if (c->n_taken == 0 || c->question.next > 0) continue;
-        atomic_fetch_add(&s->wait_ns, now_ns - c->question.came_ns);
+        /* One that came since this round's time was taken has not waited. */
+        if (now_ns > c->question.came_ns)
+            atomic_fetch_add(&s->wait_ns, now_ns - c->question.came_ns);
         atomic_fetch_add(&s->n_waits, 1);
     }
     const bool alone = plan.n_clients == 1;
