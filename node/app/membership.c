@@ -210,13 +210,12 @@ weft_cluster *weft_membership_cluster(weft_membership *m)
 
 void weft_membership_leave(weft_membership *m)
 {
-    weft_cluster_stop(m->cluster);
-    m->cluster = NULL;
+    weft_cluster_leave(m->cluster);
 }
 
 void weft_membership_end(weft_membership *m)
 {
-    weft_membership_leave(m);
+    weft_cluster_stop(m->cluster);
     weft_pulse_stop(m->pulse);
     weft_tls_destroy(m->tls);
     weft_mem_free(m->expert_bytes);

@@ -57,9 +57,10 @@ WEFT_MUST_CHECK weft_status weft_membership_join(weft_membership *m,
  * m->cluster is the same. Not on the cluster's thread. */
 weft_cluster *weft_membership_cluster(weft_membership *m);
 
-/* The member goes at once; nothing is called back after it. */
+/* The member goes at once; nothing is called back after it. Threads that still
+ * tell the cluster something are heard by nobody. */
 void weft_membership_leave(weft_membership *m);
-/* After everything that uses TLS or pulses. {0} is fine. */
+/* After everything that uses TLS, pulses or the cluster. {0} is fine. */
 void weft_membership_end(weft_membership *m);
 
 #endif

@@ -18,6 +18,14 @@ enum { SUSPECTS_MAX = 4096 };
 
 /* --- beginning and end --------------------------------------------------- */
 
+static void close_registry(weft_cluster *c)
+{
+    if (c->registry != NULL)
+        c->registry->ops->destroy(c->registry,
+                                  weft_clock_now_ns() + GOODBYE_NS);
+    c->registry = NULL;
+}
+
 static void release(weft_cluster *c)
 {
     weft_cluster_view_deinit(&c->view);
@@ -26,9 +34,7 @@ static void release(weft_cluster *c)
     weft_controller_destroy(c->controller);
     weft_roster_destroy(c->roster);
     weft_placement_destroy(c->placement);
-    if (c->registry != NULL)
-        c->registry->ops->destroy(c->registry,
-                                  weft_clock_now_ns() + GOODBYE_NS);
+    close_registry(c);
     (void)pthread_cond_destroy(&c->changed);
     (void)pthread_mutex_destroy(&c->lock);
     weft_mem_free(c->intents);
@@ -137,12 +143,22 @@ weft_status weft_cluster_start(const weft_cluster_options *options,
     return WEFT_OK;
 }
 
-void weft_cluster_stop(weft_cluster *c)
+void weft_cluster_leave(weft_cluster *c)
 {
-    if (c == NULL) return;
+    if (c == NULL || c->left) return;
     atomic_store(&c->stop, true);
     c->registry->ops->wake(c->registry);
     (void)pthread_join(c->thread, NULL);
+    (void)pthread_mutex_lock(&c->lock);
+    c->left = true;
+    (void)pthread_mutex_unlock(&c->lock);
+    close_registry(c);
+}
+
+void weft_cluster_stop(weft_cluster *c)
+{
+    if (c == NULL) return;
+    weft_cluster_leave(c);
     release(c);
 }
 
@@ -216,15 +232,15 @@ static weft_intent *place_for(weft_cluster *c, const weft_intent *intent)
 static void want(weft_cluster *c, const weft_intent *intent)
 {
     (void)pthread_mutex_lock(&c->lock);
-    const bool first = c->n_intents == 0;
-    weft_intent *place = place_for(c, intent);
+    const bool first = c->n_intents == 0, heard = !c->left;
+    weft_intent *place = heard ? place_for(c, intent) : NULL;
     if (place != NULL) *place = *intent;
+    /* Under the lock: the registry ends only when nobody is here. */
+    if (place != NULL && first) c->registry->ops->wake(c->registry);
     (void)pthread_mutex_unlock(&c->lock);
-    if (place == NULL)
+    if (heard && place == NULL)
         weft_log(WEFT_LOG_ERROR, "cluster", "intent_lost", "kind %d",
                  (int)intent->kind);
-    else if (first)
-        c->registry->ops->wake(c->registry);
 }
 
 weft_intent *weft_cluster_take_intents(weft_cluster *c, int32_t *n_out)

@@ -44,7 +44,11 @@ typedef struct weft_cluster_options {
 WEFT_MUST_CHECK weft_status
 weft_cluster_start(const weft_cluster_options *options,
                    weft_cluster **cluster_out, weft_err *err);
-/* Withdraws the member (its keys go at once) and joins. NULL is fine. */
+/* Withdraws the member (its keys go at once) and joins: nothing is called back
+ * any more. What other threads say after it is heard by nobody, and the view
+ * stays as it was. NULL is fine. */
+void weft_cluster_leave(weft_cluster *cluster);
+/* Leaves, and ends. After everybody who may call it. NULL is fine. */
 void weft_cluster_stop(weft_cluster *cluster);
 
 /* The incarnation is known once this returns OK. UNAVAILABLE: the registry does

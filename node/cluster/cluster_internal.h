@@ -81,6 +81,7 @@ struct weft_cluster {
     weft_intent *intents;
     int32_t n_intents, room_intents;
     bool registered, fenced, reachable;
+    bool left; /* there is neither thread nor registry any more */
     uint64_t incarnation;
     char text[WEFT_CLUSTER_TEXT_BYTES]; /* why it is not registered */
     weft_cluster_view view;             /* to be copied */

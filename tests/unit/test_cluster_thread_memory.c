@@ -1,3 +1,4 @@
+#include "node/base/clock.h"
 #include "node/base/mem.h"
 #include "tests/support/cluster_suite.h"
 #include "tests/support/expect.h"
@@ -46,6 +47,39 @@ static const party_world world = {.begin = begin,
                                   .away = away,
                                   .back = back,
                                   .back_empty = back_empty};
+
+/* Threads of a process that ends may still say something. */
+START_TEST(who_has_left_is_told_in_vain)
+{
+    static const bool moe[] = {true};
+    uint64_t incarnation = 0;
+    weft_cluster *cluster = NULL;
+    weft_cluster_view view = {0};
+    begin();
+    const weft_cluster_options options = {
+        .registry = open_handle(),
+        .shape = {.n_layer = 1, .n_expert = 4, .moe = moe},
+        .replicas = 1,
+        .self = {.id = "e",
+                 .role = WEFT_ROLE_EXPERTS,
+                 .state = WEFT_MEMBER_JOINING,
+                 .address = "127.0.0.1:1"}};
+    OK(weft_cluster_start(&options, &cluster, &err));
+    OK(weft_cluster_wait_registered(cluster, weft_clock_now_ns() + 20000 * MS,
+                                    &incarnation, &err));
+    weft_cluster_leave(cluster);
+    weft_cluster_set_state(cluster, WEFT_MEMBER_DRAINING);
+    weft_cluster_loaded(cluster, 1, 0, "not any more");
+    weft_cluster_switched(cluster, 1);
+    weft_cluster_suspect(cluster, "f", 1, true);
+    ck_assert(!weft_cluster_is_emptied(cluster));
+    OK(weft_cluster_get_view(cluster, &view, &err));
+    weft_cluster_view_deinit(&view);
+    weft_cluster_leave(cluster);
+    weft_cluster_stop(cluster);
+    end();
+}
+END_TEST
 
 /* Each allocation of its making fails once. */
 START_TEST(start_without_memory)
@@ -105,6 +139,7 @@ static void add_memory(TCase *tests)
 {
     tcase_add_test(tests, start_on_a_registry_that_is_full);
     tcase_add_test(tests, start_without_memory);
+    tcase_add_test(tests, who_has_left_is_told_in_vain);
 }
 
 static void add(TCase *tests)
