@@ -156,6 +156,22 @@ static void note_prepared(weft_agent *a, const weft_placement *placement,
     *p = (weft_prepared){.epoch = placement->epoch, .hash = hash};
 }
 
+/* Plans that are over without ever having been committed: nobody asks for them,
+ * and they must not take the place of what is served. */
+static void forget_rolled_back(weft_agent *a, const weft_roster *roster,
+                               uint64_t committed)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < a->n_prepared; i++) {
+        const uint64_t epoch = a->prepared[i].epoch;
+        if (epoch > committed && epoch > a->told_epoch &&
+            weft_roster_placement(roster, epoch) == NULL)
+            continue;
+        a->prepared[kept++] = a->prepared[i];
+    }
+    a->n_prepared = kept;
+}
+
 /* A placement that gives us something and was not handed out as it is. */
 static bool is_to_prepare(weft_agent *a, const weft_placement *placement)
 {
@@ -292,6 +308,7 @@ void weft_agent_turn(weft_agent *agent, const weft_roster *roster,
     }
     const uint64_t epoch = weft_roster_epoch(roster, &revision);
     const weft_placement *committed = weft_roster_placement(roster, epoch);
+    forget_rolled_back(a, roster, epoch);
     wants.prepare = to_prepare(a, roster, epoch);
     if (wants.prepare != NULL)
         note_prepared(a, wants.prepare, weft_placement_hash(wants.prepare));

@@ -2,14 +2,16 @@
  *
  *   every      keeps its own member key: a higher incarnation than any before
  *              it under that id, by compare-and-swap; again (with the same)
- * after the lease or the store was lost; ends when another incarnation has
- * taken it experts    planned placement that names it -> load what it gains ->
- * ack, with the placement's hash; retired epoch -> let go of what no later one
- * gives it, once the committed one is loaded every      committed epoch -> the
- * placement, each once, never a lower one layers     a lead says when it has
- * switched whoever    writes suspicions, and withdraws them: when told, when
- * the suspect is not a member any more, or some time after the committed epoch
- * has done without it (so that it can come again; twice as long each time)
+ *              after the lease or the store was lost; ends when another
+ *              incarnation has taken it
+ *   experts    planned placement that names it -> load what it gains -> ack,
+ *              with the placement's hash; retired epoch -> let go of what no
+ *              later one gives it, once the committed one is loaded
+ *   every      committed epoch -> the placement, each once, never a lower one
+ *   layers     a lead says when it has switched; suspicions of expert shards
+ *              are written, and withdrawn: when told, when the suspect is not a
+ *              member any more, or some time after the committed epoch has done
+ *              without it (so that it can come again; twice as long each time)
  *
  * Acts on the whole roster at every turn, never on the event, so a lost or
  * repeated event changes nothing. Whatever it writes beside its own key is
@@ -66,6 +68,7 @@ void weft_agent_loaded(weft_agent *agent, uint64_t epoch, int64_t loaded_bytes,
                        const char *text);
 /* A lead's steps are of this epoch from now on. */
 void weft_agent_switched(weft_agent *agent, uint64_t epoch);
+/* Of an expert shard; of layers alone, others are not heard. */
 void weft_agent_suspect(weft_agent *agent, const char *id, uint64_t incarnation,
                         bool suspected);
 const weft_member *weft_agent_self(const weft_agent *agent);

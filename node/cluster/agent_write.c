@@ -199,7 +199,7 @@ void weft_agent_suspect(weft_agent *agent, const char *id, uint64_t incarnation,
 {
     weft_suspect *s = suspect_of(agent, id, incarnation);
     if (s == NULL && suspected && weft_id_is_valid(id) &&
-        strcmp(id, agent->self.id) != 0)
+        agent->self.role == WEFT_ROLE_LAYERS)
         s = free_suspect(agent);
     if (s != NULL && s->id[0] == '\0') {
         *s = (weft_suspect){.incarnation = incarnation};
@@ -211,15 +211,12 @@ void weft_agent_suspect(weft_agent *agent, const char *id, uint64_t incarnation,
     s->times += suspected;
 }
 
+/* Its id may be that of members of other roles, ours among them. */
 static bool is_member(const weft_roster *roster, const weft_suspect *s)
 {
-    const weft_member *members;
-    const int32_t n = weft_roster_members(roster, &members);
-    for (int32_t i = 0; i < n; i++)
-        if (members[i].incarnation == s->incarnation &&
-            strcmp(members[i].id, s->id) == 0)
-            return true;
-    return false;
+    const weft_member *const m =
+        weft_roster_find(roster, WEFT_ROLE_EXPERTS, s->id);
+    return m != NULL && m->incarnation == s->incarnation;
 }
 
 static uint64_t heal_ns(const weft_suspect *s)
@@ -279,6 +276,9 @@ bool weft_agent_write_suspicions(weft_agent *a, const weft_roster *roster,
 {
     const weft_suspicion *all;
     const int32_t n = weft_roster_suspicions(roster, &all);
+    /* Reports are known by the id alone; those of a layer shard of our name are
+     * not ours to withdraw. */
+    if (a->self.role != WEFT_ROLE_LAYERS) return false;
     for (int32_t i = 0; i < a->n_suspects; i++) {
         const weft_suspect *s = &a->suspects[i];
         char key[WEFT_KEY_BYTES];

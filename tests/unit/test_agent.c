@@ -125,6 +125,37 @@ START_TEST(retired_epochs_are_let_go_of_once_the_next_is_loaded)
 }
 END_TEST
 
+/* However many plans come to nothing, what is committed is answered for. */
+START_TEST(plans_that_come_to_nothing_do_not_push_out_the_committed)
+{
+    kit *k = kit_create();
+    struct agent_desk d = agent_desk_experts(k, "e0");
+    agent_desk_plan(k, 4, 2);
+    agent_desk_run(&d);
+    weft_agent_loaded(d.a, 4, 1, NULL);
+    agent_desk_commit(k, 4);
+    agent_desk_run(&d);
+    for (uint64_t epoch = 5; epoch < 45; epoch++) {
+        char key[WEFT_KEY_BYTES];
+        agent_desk_plan(k, epoch, 3);
+        agent_desk_run(&d);
+        ck_assert_uint_eq(d.prepared, epoch);
+        weft_agent_loaded(d.a, epoch, 1, NULL);
+        agent_desk_run(&d);
+        ck_assert_uint_eq(d.w.epoch_last, epoch);
+        (void)snprintf(key, sizeof key, "epoch/%d/ack/e0", (int)epoch);
+        kit_remove(k, key);
+        kit_remove(k, weft_key_of_placement(epoch, key));
+        agent_desk_run(&d);
+        ck_assert_uint_eq(d.prepared, epoch); /* not 4 again */
+        ck_assert_uint_eq(d.w.epoch_first, 4);
+        ck_assert_uint_eq(d.w.epoch_last, 4);
+    }
+    agent_desk_end(&d);
+    kit_destroy(k);
+}
+END_TEST
+
 START_TEST(the_committed_epoch_is_never_retired)
 {
     kit *k = kit_create();
@@ -316,6 +347,8 @@ static void add(TCase *tests)
     tcase_add_test(tests, a_plan_that_changed_is_loaded_again);
     tcase_add_test(tests, plans_of_others_are_not_ours);
     tcase_add_test(tests, retired_epochs_are_let_go_of_once_the_next_is_loaded);
+    tcase_add_test(tests,
+                   plans_that_come_to_nothing_do_not_push_out_the_committed);
     tcase_add_test(tests, the_committed_epoch_is_never_retired);
     tcase_add_test(tests, committed_epochs_are_told_once_and_upwards);
     tcase_add_test(tests, another_placement_under_one_number_asks_for_a_higher);

@@ -242,6 +242,24 @@ START_TEST(a_suspicion_heals_with_time)
 }
 END_TEST
 
+/* Both may go by the name of their host. */
+START_TEST(a_lead_suspects_an_expert_shard_of_its_own_name)
+{
+    kit *k = kit_create();
+    struct agent_desk lead = agent_desk_lead(k, "host");
+    struct agent_desk experts = agent_desk_experts(k, "host");
+    weft_agent_suspect(lead.a, "host",
+                       agent_desk_member(k, "host")->incarnation, true);
+    agent_desk_run(&lead);
+    ck_assert(kit_has(k, "suspects/host/host"));
+    agent_desk_run(&experts); /* which reported nothing: not its key */
+    ck_assert(kit_has(k, "suspects/host/host"));
+    agent_desk_end(&lead);
+    agent_desk_end(&experts);
+    kit_destroy(k);
+}
+END_TEST
+
 START_TEST(nobody_suspects_itself)
 {
     kit *k = kit_create();
@@ -284,6 +302,7 @@ static void add(TCase *tests)
     tcase_add_test(tests, suspicions_are_written_and_withdrawn);
     tcase_add_test(tests, a_suspicion_ends_with_its_member);
     tcase_add_test(tests, a_suspicion_heals_with_time);
+    tcase_add_test(tests, a_lead_suspects_an_expert_shard_of_its_own_name);
     tcase_add_test(tests, nobody_suspects_itself);
     tcase_add_test(tests, ids_are_checked);
 }
