@@ -20,6 +20,7 @@ static const long ASK_NS = 5000000;
 static struct {
     _Atomic int phase;
     _Atomic bool ending;
+    _Atomic(const char *) why; /* a drain that was asked for; NULL: none */
     sem_t drain;
     sigset_t signals, before;
     pthread_t thread;
@@ -66,6 +67,7 @@ weft_status weft_lifecycle_begin(weft_err *err)
     (void)sem_init(&lifecycle.drain, 0, 0);
     atomic_store(&lifecycle.phase, STARTING);
     atomic_store(&lifecycle.ending, false);
+    atomic_store(&lifecycle.why, NULL);
     const int code =
         pthread_create(&lifecycle.thread, NULL, watch_signals, NULL);
     if (code != 0) {
@@ -91,11 +93,15 @@ void weft_lifecycle_end(void)
 void weft_lifecycle_set_serving(void)
 {
     atomic_store(&lifecycle.phase, SERVING);
+    const char *const why = atomic_load(&lifecycle.why);
+    if (why != NULL) weft_lifecycle_drain(why);
 }
 
 void weft_lifecycle_drain(const char *why)
 {
     int phase = SERVING;
+    /* Before the look at the phase: one of this and set_serving sees both. */
+    atomic_store(&lifecycle.why, why);
     if (!atomic_compare_exchange_strong(&lifecycle.phase, &phase, DRAINING))
         return;
     weft_log(WEFT_LOG_INFO, "lifecycle", "draining", "why \"%s\"", why);

@@ -30,7 +30,8 @@ void weft_lifecycle_end(void);
 /* STARTING to SERVING; before anybody can be told that the process serves. */
 void weft_lifecycle_set_serving(void);
 
-/* As if the first signal had come; before SERVING nothing. Any thread. */
+/* As if the first signal had come; before SERVING: once it serves. `why` is
+ * borrowed for good. Any thread. */
 void weft_lifecycle_drain(const char *why);
 
 /* Returns when the first signal has come since, in DRAINING. */

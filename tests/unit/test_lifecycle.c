@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "node/app/lifecycle.h"
+#include "tests/support/expect.h"
 #include "tests/support/suite.h"
 
 static void start_for_ever(int stderr_fd)
@@ -41,8 +42,20 @@ START_TEST(a_signal_while_starting_is_told)
 }
 END_TEST
 
+/* A part that fails before the ready line: the process must not stay. */
+START_TEST(a_drain_while_starting_comes_once_it_serves)
+{
+    OK(weft_lifecycle_begin(&err));
+    weft_lifecycle_drain("a part has failed");
+    weft_lifecycle_set_serving();
+    weft_lifecycle_wait_for_drain(); /* else: the test's time is up */
+    weft_lifecycle_end();
+}
+END_TEST
+
 int main(void)
 {
-    const TTest *const tests[] = {a_signal_while_starting_is_told};
+    const TTest *const tests[] = {a_signal_while_starting_is_told,
+                                  a_drain_while_starting_comes_once_it_serves};
     return WEFT_SUITE_RUN("app/lifecycle", tests);
 }
