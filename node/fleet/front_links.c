@@ -34,7 +34,6 @@ static bool send_out(weft_front *front, int32_t at)
                               .body = router->out,
                               .body_bytes = router->events.n};
     weft_err err = {0};
-    WEFT_FAILPOINT("front.before_events");
     const weft_status st = weft_link_send(router->link, &frame, NULL, &err);
     if (st == WEFT_OK)
         clear_out(router);
