@@ -8,6 +8,7 @@
 #include "shard/link/inbox.h"
 #include "shard/link/outbox.h"
 #include "tests/support/expect.h"
+#include "tests/support/link_kit.h"
 #include "tests/support/suite.h"
 
 static const weft_frame_limits limits = {
@@ -259,6 +260,50 @@ START_TEST(nothing_is_taken_for_what_is_refused)
 }
 END_TEST
 
+/* A frame that was given out stays where it is, however the next one comes:
+ * beside it in the same buffer, or so long that it needs another. */
+START_TEST(a_lent_frame_is_not_moved)
+{
+    enum { BYTES = 1 << 17 };
+    static unsigned char stream[BYTES], body[1000];
+    static char row[4096];
+    const void *rows[100];
+    for (int i = 0; i < 100; i++) rows[i] = row;
+    memset(row, 'r', sizeof row);
+    for (size_t turn = 0; turn < 300; turn++) {
+        memset(body, 'a', sizeof body);
+        weft_frame frame = {.type = WEFT_FRAME_PLAN,
+                            .body = body,
+                            .body_bytes = 900 - turn % 7,
+                            .n_rows = (int32_t)(turn % 5) * 25,
+                            .row_bytes = 256};
+        size_t n = kit_print(&frame, rows, stream);
+        weft_inbox inbox;
+        weft_inbox_init(&inbox, turn % 2 == 0 ? 2048 : 32768);
+        put_bytes(&inbox, &limits, stream, n);
+        weft_frame lent;
+        bool got = false;
+        OK(weft_inbox_next(&inbox, &limits, &lent, &got, &err));
+        ck_assert(got);
+        memset(body, 'b', sizeof body);
+        frame.body_bytes = turn * 3;
+        frame.n_rows = (int32_t)(turn % 16);
+        frame.row_bytes = 1 + (uint32_t)turn * 13 % 4096;
+        n = kit_print(&frame, rows, stream);
+        for (size_t at = 0; at < n; at++)
+            put_bytes(&inbox, &limits, stream + at, 1);
+        for (size_t i = 0; i < lent.body_bytes; i++)
+            ck_assert_uint_eq(((const unsigned char *)lent.body)[i], 'a');
+        weft_inbox_give_back(&inbox);
+        weft_frame next;
+        OK(weft_inbox_next(&inbox, &limits, &next, &got, &err));
+        ck_assert(got && next.n_rows == frame.n_rows);
+        ck_assert_mem_eq(next.body, body, next.body_bytes);
+        weft_inbox_deinit(&inbox);
+    }
+}
+END_TEST
+
 /* -- the sending queue ---------------------------------------------------- */
 
 /* Rows that lie one after another leave as one piece, and pieces may be taken
@@ -455,6 +500,7 @@ int main(void)
                                   capacities_are_powers_of_two,
                                   what_is_announced_takes_no_memory,
                                   nothing_is_taken_for_what_is_refused,
+                                  a_lent_frame_is_not_moved,
                                   rows_leave_from_where_they_lie,
                                   a_hello_comes_back,
                                   a_hello_is_looked_at,
