@@ -307,8 +307,21 @@ static void tell_micro(const weft_stage *s, const weft_stage_plan *plan,
                             (int32_t)plan->name.tag, ended);
 }
 
+/* Pulses of a link that says nothing else, and whether they still come. */
+static void listen(weft_stage *s, weft_stage_from from, uint64_t since_ns)
+{
+    weft_err err = {0};
+    (void)pump(s, from);
+    if (s->links[from] != NULL &&
+        weft_link_judge(s->links[from], weft_clock_now_ns(), since_ns, &err) !=
+            WEFT_OK)
+        weft_stage_break(s, from, err.text);
+}
+
 /* Sends, and returns when the rows have left, since the next ones are computed
- * in their place. */
+ * in their place. A receiver that computes takes them later. What the lead says
+ * meanwhile is not for here, so its silence is not judged; a lead that has gone
+ * ends its link. */
 static void send_rows(weft_stage *s, weft_stage_from to, weft_frame *frame)
 {
     const uint64_t since_ns = weft_clock_now_ns();
@@ -323,9 +336,10 @@ static void send_rows(weft_stage *s, weft_stage_from to, weft_frame *frame)
             st = weft_link_flush(s->links[to], now_ns + SLICE_NS, &err);
         if (st == WEFT_OK && sent) return;
         if (s->options.pulse != NULL) weft_pulse_step(s->options.pulse);
-        if (st == WEFT_OK || st == WEFT_DEADLINE_EXCEEDED)
-            st = weft_link_judge(s->links[to], now_ns, since_ns, &err);
-        if (st != WEFT_OK) weft_stage_break(s, to, err.text);
+        if (st != WEFT_OK && st != WEFT_DEADLINE_EXCEEDED)
+            weft_stage_break(s, to, err.text);
+        else if (to == WEFT_FROM_NEXT)
+            listen(s, to, since_ns);
     }
 }
 
