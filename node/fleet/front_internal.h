@@ -36,8 +36,9 @@ typedef struct weft_front_job {
 typedef struct weft_front_router {
     weft_link *link; /* NULL: free */
     uint64_t looked_at_ns, told_ns;
-    bool refused;    /* it was given back a job for want of room */
-    bool ages_known; /* ages of routers are counted apart; ours go on */
+    bool refused;          /* it was given back a job for want of room, */
+    int64_t refused_bytes; /* of so much memory */
+    bool ages_known;       /* ages of routers are counted apart; ours go on */
     uint64_t age_shift;
     unsigned char *out; /* [WEFT_FRONT_OUT_BYTES] an EVENTS body */
     weft_pack events;   /* into it */

@@ -70,13 +70,14 @@ static void remove_due(weft_front *front, int32_t at)
 /* Back to the router, which finds another place for it. A frame without room
  * for that is as good as a broken link: the router has the job still. */
 static weft_status give_back(weft_front *front, int32_t router, uint64_t handle,
-                             weft_err *err)
+                             size_t bytes, weft_err *err)
 {
     const weft_event event = {.handle = handle,
                               .kind = WEFT_EVENT_END,
                               .finish = WEFT_FINISH_PREEMPTED,
                               .status = WEFT_RESOURCE_EXHAUSTED};
     front->routers[router].refused = true;
+    front->routers[router].refused_bytes = (int64_t)bytes;
     if (weft_front_put(front, router, &event)) return WEFT_OK;
     return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                      "there is no room for its job, nor to say so");
@@ -128,7 +129,7 @@ weft_status weft_front_take_job(weft_front *front, int32_t router,
     if (front->first_free == WEFT_NO_JOB ||
         front->memory_bytes > o->memory_bytes_max - (int64_t)bytes ||
         weft_arena_create(bytes, &arena, err) != WEFT_OK)
-        return give_back(front, router, handle, err);
+        return give_back(front, router, handle, bytes, err);
     weft_status st = weft_job_decode(frame->body, frame->body_bytes,
                                      o->vocab_size, now_ns, arena, &job, err);
     if (st == WEFT_OK && find_job(front, router, job->handle) != WEFT_NO_JOB)
@@ -139,8 +140,9 @@ weft_status weft_front_take_job(weft_front *front, int32_t router,
         return WEFT_OK;
     }
     weft_arena_destroy(arena);
-    return st == WEFT_RESOURCE_EXHAUSTED ? give_back(front, router, handle, err)
-                                         : st;
+    return st == WEFT_RESOURCE_EXHAUSTED
+               ? give_back(front, router, handle, bytes, err)
+               : st;
 }
 
 /* Its last event will come; nobody may want it by then. */

@@ -109,9 +109,12 @@ static void send_state(weft_front *front, int32_t at, uint64_t now_ns)
     }
 }
 
-static bool has_room(const weft_front *front)
+/* For what was refused: telling it sooner would bring the same job again. */
+static bool has_room(const weft_front *front, const weft_front_router *router)
 {
-    return front->first_free != WEFT_NO_JOB;
+    return front->first_free != WEFT_NO_JOB &&
+           front->memory_bytes <=
+               front->options.memory_bytes_max - router->refused_bytes;
 }
 
 uint64_t weft_front_tell_state(weft_front *front, uint64_t now_ns)
@@ -132,7 +135,7 @@ uint64_t weft_front_tell_state(weft_front *front, uint64_t now_ns)
         const weft_front_router *const router = &front->routers[i];
         if (router->link == NULL) continue;
         if (changed || now_ns - router->told_ns >= STATE_NS ||
-            (router->refused && has_room(front)))
+            (router->refused && has_room(front, router)))
             send_state(front, i, now_ns);
     }
     return front->read_ns + look_ns;

@@ -122,6 +122,7 @@ static void start_lead(kit *k, int32_t at, int32_t jobs_max, int32_t steps)
     weft_front_options o = {
         .jobs_max = jobs_max > 0 ? jobs_max : KIT_SEQS + KIT_QUEUE,
         .vocab_size = KIT_VOCAB,
+        .memory_bytes_max = k->memory_bytes,
         .pulse = k->pulse,
         .own = {.group = (uint32_t)at,
                 .max_seqs = KIT_SEQS,

@@ -36,6 +36,7 @@ typedef struct kit {
     harness model;
     weft_pulse *pulse;
     kit_lead leads[KIT_LEADS];
+    int64_t memory_bytes; /* of a front's jobs; 0: as many as there may be */
 } kit;
 
 kit *fleet_kit_open(void);
