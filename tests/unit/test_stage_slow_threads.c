@@ -1,5 +1,5 @@
-/* A stage whose next one computes for long and does not read: it waits as long
- * as pulses come, and no longer. */
+/* A stage whose next one computes for long and does not read: it waits while
+ * pulses come. */
 #include <string.h>
 #include <sys/socket.h>
 
