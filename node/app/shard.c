@@ -30,6 +30,7 @@ weft_status weft_shard_open(weft_shard *s, const weft_options *options,
                             weft_doing *doing_out, weft_err *err)
 {
     s->options = options;
+    (void)pthread_mutex_init(&s->joined_lock, NULL);
     *doing_out = WEFT_DOING_START;
     WEFT_TRY(weft_start_raise_descriptors(err));
     *doing_out = WEFT_DOING_LOAD;
@@ -47,6 +48,32 @@ weft_status weft_shard_open(weft_shard *s, const weft_options *options,
                                  options->listen.text, err);
 }
 
+static void set_joined(weft_shard *s, bool joined)
+{
+    (void)pthread_mutex_lock(&s->joined_lock);
+    s->joined = joined;
+    (void)pthread_mutex_unlock(&s->joined_lock);
+}
+
+/* Whether the registry has that incarnation of it. */
+static bool is_registered(void *arg, const weft_hello *peer)
+{
+    weft_shard *const s = arg;
+    weft_cluster_view view = {0};
+    bool is = false;
+    (void)pthread_mutex_lock(&s->joined_lock);
+    if (s->joined &&
+        weft_cluster_get_view(s->member.cluster, &view, NULL) == WEFT_OK) {
+        for (int32_t i = 0; i < view.n_members; i++)
+            is = is || (view.members[i].role == peer->role &&
+                        view.members[i].incarnation == peer->incarnation &&
+                        strcmp(view.members[i].id, peer->id) == 0);
+        weft_cluster_view_deinit(&view);
+    }
+    (void)pthread_mutex_unlock(&s->joined_lock);
+    return is;
+}
+
 weft_status weft_shard_listen(weft_shard *s, const weft_shard_door *door,
                               weft_err *err)
 {
@@ -58,6 +85,8 @@ weft_status weft_shard_listen(weft_shard *s, const weft_shard_door *door,
         .admit = door->admit,
         .take = door->take,
         .arg = door->arg,
+        .vouch = is_registered,
+        .vouch_arg = s,
     };
     WEFT_TRY(weft_link_server_start(&options, &s->links, err));
     return weft_membership_address(
@@ -73,6 +102,7 @@ weft_status weft_shard_join(weft_shard *s, const weft_member *self,
     (void)snprintf(member.device, sizeof member.device, "cpu");
     WEFT_TRY(weft_membership_join(&s->member, &member, ops, doing_out, err));
     weft_link_server_set_own(s->links, &s->member.hello);
+    set_joined(s, true);
     return WEFT_OK;
 }
 
@@ -192,6 +222,7 @@ void weft_shard_close_links(weft_shard *s)
 {
     weft_http_server_destroy(s->http);
     s->http = NULL;
+    set_joined(s, false);
     weft_membership_leave(&s->member);
     weft_link_server_stop(s->links);
     s->links = NULL;
@@ -203,4 +234,5 @@ void weft_shard_close(weft_shard *s)
     weft_membership_end(&s->member);
     weft_checkpoint_close(s->checkpoint);
     weft_metrics_destroy(s->metrics);
+    (void)pthread_mutex_destroy(&s->joined_lock);
 }

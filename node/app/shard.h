@@ -7,6 +7,7 @@
 #ifndef WEFT_NODE_APP_SHARD_H
 #define WEFT_NODE_APP_SHARD_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "node/app/membership.h"
@@ -21,6 +22,8 @@ typedef struct weft_shard {
     weft_engine_options engine; /* threads, ops and so on out of flags */
     weft_membership member;
     weft_link_server *links;
+    pthread_mutex_t joined_lock;
+    bool joined; /* under the lock: the cluster can be asked */
     char address[WEFT_ADDRESS_BYTES]; /* told to others */
     weft_http_server *http;
     weft_metrics *metrics;

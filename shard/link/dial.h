@@ -50,6 +50,12 @@ typedef struct weft_link_server_options {
      * weft_link_close. Server's thread. */
     void (*take)(void *arg, weft_link *link, const weft_hello *peer);
     void *arg;
+    /* Whether the peer is known to be who it says, of that incarnation. Asked
+     * of one that seems to be of the past: anybody can have said a higher
+     * number before, and must not keep it out for ever. Server's thread. NULL:
+     * not known of anybody. */
+    bool (*vouch)(void *arg, const weft_hello *peer);
+    void *vouch_arg;
 } weft_link_server_options;
 
 /* RESOURCE_EXHAUSTED or UNAVAILABLE: the address; names it. Starts a thread. */

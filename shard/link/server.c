@@ -104,13 +104,26 @@ static bool linger(pending *one)
     return n < 0 && (errno == EAGAIN || errno == EINTR);
 }
 
+static weft_status judge_incarnation(weft_link_server *server,
+                                     const weft_hello *own,
+                                     const weft_hello *peer, weft_err *err)
+{
+    const weft_link_server_options *const options = &server->options;
+    const weft_status st =
+        weft_incarnations_check(&server->incarnations, own->id, peer, err);
+    if (st == WEFT_OK || options->vouch == NULL ||
+        !options->vouch(options->vouch_arg, peer))
+        return st;
+    *err = (weft_err){0};
+    return WEFT_OK;
+}
+
 static weft_status judge(weft_link_server *server, const weft_hello *own,
                          const weft_hello *peer, weft_err *err)
 {
     const weft_link_server_options *const options = &server->options;
     WEFT_TRY(weft_hello_check(own, peer, err));
-    WEFT_TRY(
-        weft_incarnations_check(&server->incarnations, own->id, peer, err));
+    WEFT_TRY(judge_incarnation(server, own, peer, err));
     return options->admit == NULL ? WEFT_OK
                                   : options->admit(options->arg, peer, err);
 }

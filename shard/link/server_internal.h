@@ -33,7 +33,7 @@ void weft_refusals_say(weft_refusals *refusals, weft_refusal kind,
 uint64_t weft_refusals_next(const weft_refusals *refusals);
 void weft_refusals_tell_rest(weft_refusals *refusals, uint64_t now_ns);
 
-/* The highest incarnation of each id; of the ids that came last, if there are
+/* The last incarnation of each id; of the ids that came last, if there are
  * more than fit. */
 enum { WEFT_INCARNATIONS = 512 };
 typedef struct weft_incarnations {
