@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "node/base/log.h"
 #include "node/base/ring.h"
 #include "node/fleet/codec.h"
 #include "node/fleet/front.h"
@@ -62,6 +63,7 @@ struct weft_front {
     int64_t memory_bytes;
     uint64_t serial, age_max;
     weft_front_router *routers; /* [routers_max] */
+    weft_log_pace pace;         /* of lines about them */
 
     bool has_held; /* an event that its router had no room for */
     weft_event held;

@@ -1,5 +1,6 @@
 #include <string.h>
 
+#include "node/base/clock.h"
 #include "node/base/failpoint.h"
 #include "node/base/log.h"
 #include "node/base/mem.h"
@@ -179,8 +180,10 @@ void weft_front_connect(weft_front *front, weft_link *link, uint64_t now_ns)
     clear_out(router);
     read_state(front);
     front->read_ns = now_ns;
-    weft_log(WEFT_LOG_INFO, "front", "connected", "router %s",
-             weft_link_name(link));
+    uint64_t left_out;
+    if (weft_log_pace_pass(&front->pace, now_ns, &left_out))
+        weft_log(WEFT_LOG_INFO, "front", "connected", "router %s left_out %llu",
+                 weft_link_name(link), (unsigned long long)left_out);
     send_state(front, at, now_ns);
 }
 
@@ -188,8 +191,12 @@ void weft_front_break(weft_front *front, int32_t at, const char *why)
 {
     weft_front_router *const router = &front->routers[at];
     if (router->link == NULL) return;
-    weft_log(WEFT_LOG_INFO, "front", "lost", "router %s reason \"%s\"",
-             weft_link_name(router->link), why);
+    uint64_t left_out;
+    if (weft_log_pace_pass(&front->pace, weft_clock_now_ns(), &left_out))
+        weft_log(WEFT_LOG_INFO, "front", "lost",
+                 "router %s reason \"%s\" left_out %llu",
+                 weft_link_name(router->link), why,
+                 (unsigned long long)left_out);
     if (front->options.pulse != NULL)
         weft_pulse_remove(front->options.pulse, router->link);
     weft_poller_remove(front->poller, router->link);
