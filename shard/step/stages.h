@@ -8,7 +8,8 @@
  * owner, and a stage holds nothing but cache rows and page tables).
  *
  *   lead --PLAN--> every stage          (and MAP before the first PLAN of an
- *   lead --HIDDEN--> 1 --HIDDEN--> 2     epoch, RESET before the first of all)
+ *   lead --HIDDEN--> 1 --HIDDEN--> 2     epoch, at the latest; RESET before the
+ *                                        first of all)
  *   lead <--------HIDDEN (wanted)-- last
  *   lead <--STUCK-- any stage            experts are missing: the lead sends
  *                                        the step again, attempt + 1

@@ -413,6 +413,7 @@ void weft_stages_turn(weft_stages *s)
     weft_stages_pump(s);
     weft_stages_judge(s, s->quiet_since_ns);
     settle_run(s);
+    weft_stages_tell_maps(s);
     weft_stages_pump(s); /* what was sent is on its way */
 }
 

@@ -59,6 +59,9 @@ void weft_stages_end_run(weft_stages *stages, const char *why);
 void weft_stages_pump(weft_stages *stages);
 /* Breaks links that have been silent since since_ns. */
 void weft_stages_judge(weft_stages *stages, uint64_t since_ns);
+/* Stages hear of an epoch between steps, too: they connect to whoever is in it,
+ * and do not miss who is not. Does not wait. */
+void weft_stages_tell_maps(weft_stages *stages);
 /* A HIDDEN frame of a stage. False: it must not send that. */
 bool weft_stages_take_rows(weft_stages *stages, const weft_frame *frame);
 

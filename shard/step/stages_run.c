@@ -91,8 +91,10 @@ static weft_status send(weft_stages *s, uint64_t run, int32_t stage,
 
 /* ---- maps --------------------------------------------------------------- */
 
+/* waits: for room in the queue of the link. */
 static weft_status send_map(weft_stages *s, uint64_t run, int32_t stage,
-                            const weft_expert_map *map, weft_err *err)
+                            const weft_expert_map *map, bool waits,
+                            weft_err *err)
 {
     const size_t bytes = weft_expert_map_bytes(map);
     unsigned char *const body = weft_mem_new(bytes, 1);
@@ -106,7 +108,9 @@ static weft_status send_map(weft_stages *s, uint64_t run, int32_t stage,
         .body = body,
         .body_bytes = weft_expert_map_encode(map, body, bytes),
     };
-    const weft_status st = send(s, run, stage, &frame, NULL, err);
+    const weft_status st =
+        waits ? send(s, run, stage, &frame, NULL, err)
+              : weft_link_send(s->at[stage].link, &frame, NULL, err);
     if (st == WEFT_OK) s->at[stage].map_epoch = map->epoch;
     weft_mem_free(body);
     return st;
@@ -123,10 +127,23 @@ static weft_status send_maps(weft_stages *s, uint64_t run, uint64_t epoch,
         if (s->at[i].map_epoch == epoch) continue;
         if (map == NULL) map = weft_exchange_current_map(s->engine.exchange);
         if (map == NULL || map->epoch != epoch) break;
-        st = send_map(s, run, i, map, err);
+        st = send_map(s, run, i, map, true, err);
     }
     weft_expert_map_release(map);
     return st;
+}
+
+void weft_stages_tell_maps(weft_stages *s)
+{
+    if (s->engine.exchange == NULL || !atomic_load(&s->whole)) return;
+    weft_expert_map *const map = weft_exchange_current_map(s->engine.exchange);
+    weft_err err = {0};
+    /* What finds no room now does so in a later turn. */
+    for (int32_t i = 1; map != NULL && i < s->options.n_stages; i++)
+        if (s->at[i].map_epoch != map->epoch &&
+            send_map(s, s->run, i, map, false, &err) != WEFT_OK)
+            break;
+    weft_expert_map_release(map);
 }
 
 /* ---- micro-batches ------------------------------------------------------ */

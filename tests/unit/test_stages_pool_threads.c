@@ -1,11 +1,14 @@
 /* Stages that ask a real pool of expert shards: the lead's map reaches all of
  * them, and shards that end and epochs that change leave the tokens as they
  * were. */
+#include <sched.h>
 #include <string.h>
 
+#include "node/base/clock.h"
 #include "node/base/mem.h"
 #include "tests/support/chain.h"
 #include "tests/support/crowd.h"
+#include "tests/support/expect.h"
 #include "tests/support/pool.h"
 #include "tests/support/suite.h"
 
@@ -121,9 +124,69 @@ START_TEST(shards_end_and_epochs_change)
 }
 END_TEST
 
+static bool take_no_event(void *arg, const weft_event *event)
+{
+    (void)arg;
+    ck_abort_msg("an event of kind %d without a job", (int)event->kind);
+}
+
+static void wait_map(party *p, int32_t stage)
+{
+    const uint64_t deadline = weft_clock_now_ns() + UINT64_C(20000000000);
+    weft_exchange_state state = {0};
+    while (state.map_epoch != p->epoch) {
+        weft_exchange_get_state(p->options.exchanges[stage], &state);
+        ck_assert_uint_lt(weft_clock_now_ns(), deadline);
+        (void)sched_yield();
+    }
+}
+
+/* Without any step. */
+START_TEST(idle_stages_hear_of_epochs)
+{
+    const pool_options shards = {.n_shards = 3, .holds_all = true};
+    weft_engine_options options = {.kv_bytes = 1 << 20,
+                                   .page_tokens = 8,
+                                   .chunk_tokens = 24,
+                                   .max_seqs = 2,
+                                   .max_waiting = 2,
+                                   .max_context = 64,
+                                   .threads = 1,
+                                   .profile = WEFT_EXACT,
+                                   .ops = harness_ops(NULL)};
+    party *const p = weft_mem_new(1, sizeof *p);
+    p->h = harness_open(MODEL, WEFT_EXACT);
+    p->n_replicas = 1;
+    p->pool = pool_open(MODEL, WEFT_EXACT, &shards);
+    p->options = (chain_options){.n_stages = STAGES_MAX};
+    for (int32_t s = 0; s < STAGES_MAX; s++) {
+        const weft_exchange_options base = {.group = CHAIN_GROUP};
+        p->options.exchanges[s] = pool_exchange(p->pool, &base, &p->heard[s]);
+    }
+    weft_engine *engine = NULL;
+    const weft_model_config *const config = make(p, &options);
+    OK(weft_engine_create(config, weft_model_weights(p->h.model), &options,
+                          (weft_event_sink){.take = take_no_event}, NULL, NULL,
+                          &engine, &err));
+    OK(weft_engine_start(engine, &err));
+    for (uint32_t mask = 3; mask <= 7; mask++) {
+        set_map(p, mask);
+        for (int32_t s = 1; s < STAGES_MAX; s++) wait_map(p, s);
+    }
+    weft_engine_destroy(engine);
+    chain_close(p->chain);
+    for (int32_t s = 0; s < STAGES_MAX; s++)
+        weft_exchange_destroy(p->options.exchanges[s]);
+    pool_close(p->pool);
+    harness_close(&p->h);
+    weft_mem_free(p);
+}
+END_TEST
+
 static void add_tests(TCase *tests)
 {
     tcase_set_timeout(tests, 200.0);
+    tcase_add_test(tests, idle_stages_hear_of_epochs);
     tcase_add_loop_test(tests, shards_end_and_epochs_change, 1, 3);
 }
 
