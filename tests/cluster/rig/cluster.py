@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import threading
 import time
+from pathlib import Path
 
 from lib import web
 from lib.case import Fail, Skip, expect
@@ -116,7 +117,9 @@ class Rig:
         return {name: shard.open_files() for name, shard in {"router": self.router, **self.shards}.items() if shard.alive}
 
     def keys(self):
-        done = subprocess.run(["etcdctl", "--endpoints", self.etcd.address, "get", f"/weft/{self.name}/", "--prefix", "--keys-only"],
+        ctl = getattr(self.etcd, "ctl", [])
+        scheme = "https://" if ctl else ""
+        done = subprocess.run(["etcdctl", "--endpoints", scheme + self.etcd.address, *ctl, "get", f"/weft/{self.name}/", "--prefix", "--keys-only"],
                               env={**os.environ, "ETCDCTL_API": "3"}, capture_output=True, text=True, timeout=10)
         return [line for line in done.stdout.splitlines() if line.strip()]
 
@@ -141,12 +144,60 @@ class Rig:
         for shard in self.shards.values():
             if shard.alive:
                 shard.stop()
-        left = [k for k in self.keys() if "/members/" in k or "/ack/" in k or "/switched/" in k or "/suspects/" in k or k.endswith("/controller")]
+        keys = self.keys()
+        expect(keys, "etcdctl shows no key at all, not even the epoch's")
+        placements = [k for k in keys if k.endswith("/placement")]
+        expect(len(placements) <= 3, f"placements of epochs that are over are left in etcd: {placements}")
+        left = [k for k in keys if "/members/" in k or "/ack/" in k or "/switched/" in k or "/suspects/" in k or k.endswith("/controller")]
         expect(not left, f"keys left in etcd after everything was stopped: {left}")
         for proxy in self.proxies.values():
             proxy.close()
         self.etcd.server.kill()
         self.check_logs()
+
+
+class Authority:
+    """Certificates of one authority for 127.0.0.1, and what says so to weft and to etcdctl."""
+
+    def __init__(self, context, name):
+        if shutil.which("openssl") is None:
+            raise Skip("no openssl on PATH")
+        self.ca, self.cert, self.key = (context.file(f"{name}.{end}") for end in ("ca.pem", "pem", "key"))
+        ca_key, csr, more = (context.file(f"{name}.{end}") for end in ("ca.key", "csr", "ext"))
+        Path(more).write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+        for words in (("req", "-x509", *curve, "-keyout", ca_key, "-out", self.ca, "-days", "2", "-subj", f"/CN={name}"),
+                      ("req", *curve, "-keyout", self.key, "-out", csr, "-subj", f"/CN={name}-member"),
+                      ("x509", "-req", "-in", csr, "-CA", self.ca, "-CAkey", ca_key, "-CAcreateserial", "-out", self.cert, "-days", "2",
+                       "-extfile", more)):
+            done = subprocess.run(["openssl", *map(str, words)], capture_output=True, text=True, timeout=30)
+            expect(done.returncode == 0, f"openssl {words[0]}: {done.stderr[-300:]}")
+
+    def of_links(self):
+        return {"WEFT_LINK_CA": str(self.ca), "WEFT_LINK_CERT": str(self.cert), "WEFT_LINK_KEY": str(self.key)}
+
+    def of_etcd(self):
+        return {"WEFT_ETCD_CA": str(self.ca), "WEFT_ETCD_CERT": str(self.cert), "WEFT_ETCD_KEY": str(self.key)}
+
+
+class EtcdTls:
+    """etcd that lets in only who has a certificate of that authority."""
+
+    def __init__(self, context, authority):
+        a = authority
+        self.address = f"127.0.0.1:{free_port()}"
+        self.ctl = ["--cacert", str(a.ca), "--cert", str(a.cert), "--key", str(a.key)]
+        url, peer = f"https://{self.address}", f"http://127.0.0.1:{free_port()}"
+        self.server = context.program("etcd", "--data-dir", context.file(f"etcd-tls-{self.address.rsplit(':', 1)[1]}"),
+                                      "--listen-client-urls", url, "--advertise-client-urls", url, "--listen-peer-urls", peer,
+                                      "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}", "--log-level", "error",
+                                      "--client-cert-auth", "--trusted-ca-file", a.ca, "--cert-file", a.cert, "--key-file", a.key)
+        deadline = time.monotonic() + 20
+        while subprocess.run(["etcdctl", "--endpoints", url, *self.ctl, "get", "x"], env={**os.environ, "ETCDCTL_API": "3"},
+                             capture_output=True, timeout=10).returncode != 0:
+            self.server.check_alive("its start")
+            expect(time.monotonic() < deadline, "etcd with certificates did not get healthy within 20 s")
+            time.sleep(0.1)
 
 
 class EtcdTrio:

@@ -6,10 +6,10 @@ import signal
 import time
 
 from lib import web
-from lib.case import Skip, equal, expect
+from lib.case import Fail, Skip, equal, expect
 from lib.client import Client
 
-from rig.cluster import EtcdTrio, Load, Rig, within
+from rig.cluster import Authority, EtcdTls, EtcdTrio, Load, Rig, within
 from rig.net import NetRig
 
 ALL, FIGURES = [], {}
@@ -446,6 +446,64 @@ def other_model(context, rng, size):
         stranger.wait(40)
     end(rig, load, "another model")
     return f"{load.done} streams"
+
+
+@scenario(240)
+def with_certificates(context, rng, size):
+    """TLS between all processes and to etcd: same tokens, a shard that goes comes back, a member of another authority disturbs nobody."""
+    ours, others = Authority(context, "ours"), Authority(context, "others")
+    etcd = EtcdTls(context, ours)
+    rig = Rig(context, rng, experts=3, stages=2, replicas=2, streams=4, etcd=etcd, env={**ours.of_etcd(), **ours.of_links()})
+    load = Load(rig)
+    load.settle()
+    rig.shards["experts-1"].kill()
+    rig.wait(experts=2)
+    rig.expert(1).wait_ready(30)
+    rig.wait(experts=3)
+    for shard in rig.shards.values():
+        code = None
+        try:
+            code = web.get(shard.addresses["link"], "/")[0]
+        except Fail:
+            pass
+        expect(code is None, f"a link port that asks for certificates answered in the clear: {code}")
+    stranger = rig.expert(7, env=others.of_links())
+    stranger.wait_ready(30)
+    load.settle()
+    others_live(rig, {"experts-7"}, "a member of another authority")
+    stranger.stop()
+    rig.wait(experts=3)
+    end(rig, load, "certificates everywhere")
+    return f"{load.done} streams"
+
+
+@scenario(60)
+def no_room_for_an_expert(context, rng, size):
+    """An expert shard whose --expert-bytes hold not one expert ends at once with 4, and names the flag."""
+    rig = Rig(context, rng, experts=1)
+    small = rig.shard("small", "--role", "experts", "--expert-bytes", "1K")
+    equal(small.wait(20), 4, "exit code of a shard that can hold no expert")
+    expect(any("--expert-bytes: 1024 bytes" in line for line in small.stderr), f"it does not name the flag: {list(small.stderr)[-1:]}")
+    del rig.shards["small"]
+    rig.stop()
+    return "1024 bytes are refused"
+
+
+@scenario(60)
+def all_at_once(context, rng, size):
+    """SIGTERM to every process, etcd with them: all end with 0 within 12 s, though nobody is left to take experts away."""
+    rig = Rig(context, rng, experts=2, stages=2)
+    Load(rig).stop("before SIGTERM")
+    begin = time.monotonic()
+    for process in (rig.etcd.server, rig.router, *rig.shards.values()):
+        process.signal(signal.SIGTERM)
+    for name, process in {"router": rig.router, **rig.shards}.items():
+        equal(process.wait(30), 0, f"exit code of {name}")
+    took = time.monotonic() - begin
+    rig.served.close()
+    figures("all_at_once", end_s=took)
+    expect(took < 12, f"the last process ended after {took:.1f} s; the bar is 12 s")
+    return f"ended after {took:.1f} s"
 
 
 @scenario(120)
