@@ -218,6 +218,16 @@ bool weft_shard_sees_router(weft_shard *s)
     return sees;
 }
 
+bool weft_shard_is_reachable(weft_shard *s)
+{
+    weft_cluster_view view = {0};
+    if (weft_cluster_get_view(s->member.cluster, &view, NULL) != WEFT_OK)
+        return true;
+    const bool is = view.reachable;
+    weft_cluster_view_deinit(&view);
+    return is;
+}
+
 void weft_shard_close_links(weft_shard *s)
 {
     weft_http_server_destroy(s->http);

@@ -74,6 +74,8 @@ void weft_shard_close(weft_shard *shard);
 /* Whether a router is there: without one nobody plans, and nothing that waits
  * for a plan has an end. */
 bool weft_shard_sees_router(weft_shard *shard);
+/* Whether the registry answers. */
+bool weft_shard_is_reachable(weft_shard *shard);
 
 int weft_shard_run_experts(const weft_options *options);
 int weft_shard_run_layers(const weft_options *options);

@@ -29,6 +29,8 @@ static const uint64_t SECOND_NS = 1000000000U;
 static const uint64_t ROUND_HANGS_NS = 20000000000U;
 /* A router that restarts is away for a moment. */
 static const uint64_t ROUTER_AWAY_NS = 1000000000U;
+/* A network that is away comes back, and leads dial again. */
+static const uint64_t CUT_OFF_NS = 3000000000U;
 
 typedef struct experts {
     weft_shard shard;
@@ -36,8 +38,9 @@ typedef struct experts {
     weft_expert_loader *loader;
     weft_expert_server *server;
     int64_t budget;
-    _Atomic bool holds;                 /* something was loaded, so it serves */
-    uint64_t alone_since_ns, looked_ns; /* while draining: no router */
+    _Atomic bool holds; /* something was loaded, so it serves */
+    /* While draining: no router; neither registry nor links. */
+    uint64_t alone_since_ns, cut_off_since_ns, looked_ns;
 } experts;
 
 /* -- what the cluster says ------------------------------------------------ */
@@ -157,6 +160,22 @@ static weft_status take_budget(experts *x, weft_err *err)
                      (long long)available, (long long)reserve);
 }
 
+/* One that can hold nothing would be a member for nothing. */
+static weft_status check_budget(const experts *x, weft_err *err)
+{
+    int64_t smallest = INT64_MAX;
+    for (int32_t l = 0; l < x->shard.config.n_layer; l++) {
+        const int64_t bytes = weft_expert_store_bytes_of(x->store, l);
+        if (bytes > 0 && bytes < smallest) smallest = bytes;
+    }
+    if (x->budget >= smallest) return WEFT_OK;
+    return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
+                     "%s: %lld bytes for experts, and one takes %lld",
+                     x->shard.options->expert_bytes > 0 ? "--expert-bytes"
+                                                        : "memory",
+                     (long long)x->budget, (long long)smallest);
+}
+
 static void hung(void *arg)
 {
     (void)arg;
@@ -170,6 +189,7 @@ static weft_status start_parts(experts *x, weft_err *err)
     WEFT_TRY(take_budget(x, err));
     WEFT_TRY(weft_expert_store_create(&s->config, s->checkpoint, x->budget,
                                       &x->store, err));
+    WEFT_TRY(check_budget(x, err));
     const weft_expert_loader_options loader = {
         .store = x->store, .id = s->member.id, .loaded = loaded, .arg = x};
     WEFT_TRY(weft_expert_loader_start(&loader, &x->loader, err));
@@ -236,17 +256,36 @@ static weft_status start(experts *x, const weft_options *options,
 
 /* -- end ------------------------------------------------------------------ */
 
-/* Without a router nobody would ever take its experts away. */
+/* Whether a state has lasted; *since_ns is 0 while it does not hold. */
+static bool lasts(bool holds, uint64_t *since_ns, uint64_t for_ns,
+                  uint64_t now_ns)
+{
+    if (!holds)
+        *since_ns = 0;
+    else if (*since_ns == 0)
+        *since_ns = now_ns;
+    return holds && now_ns > *since_ns + for_ns;
+}
+
+static bool has_links(experts *x)
+{
+    weft_expert_server_stats stats;
+    weft_expert_server_get_stats(x->server, &stats);
+    return stats.n_links > 0;
+}
+
+/* Without a router nobody would ever take its experts away; without a registry
+ * nobody can, and without links nobody needs them. */
 static bool is_alone(experts *x)
 {
+    weft_shard *const s = &x->shard;
     const uint64_t now_ns = weft_clock_now_ns();
     if (now_ns < x->looked_ns + SECOND_NS / 20) return false;
     x->looked_ns = now_ns;
-    if (weft_shard_sees_router(&x->shard))
-        x->alone_since_ns = 0;
-    else if (x->alone_since_ns == 0)
-        x->alone_since_ns = now_ns;
-    return x->alone_since_ns > 0 && now_ns > x->alone_since_ns + ROUTER_AWAY_NS;
+    const bool cut_off = !weft_shard_is_reachable(s) && !has_links(x);
+    const bool alone = lasts(!weft_shard_sees_router(s), &x->alone_since_ns,
+                             ROUTER_AWAY_NS, now_ns);
+    return lasts(cut_off, &x->cut_off_since_ns, CUT_OFF_NS, now_ns) || alone;
 }
 
 static bool may_go(void *arg)
