@@ -111,7 +111,7 @@ _Noreturn static void be_shard(int fd, int32_t width, int32_t number)
                                                 .echo = true};
     check(weft_expert_server_start(&options, &server, &err), &err);
     weft_expert_server_set_epochs(server, 1, 1);
-    char id[8];
+    char id[16];
     (void)snprintf(id, sizeof id, "e%d", number);
     const weft_hello own = hello_of(WEFT_ROLE_EXPERTS, id);
     const weft_link_server_options listening = {
