@@ -163,7 +163,9 @@ bool weft_agent_write_switched(weft_agent *a, const weft_roster *roster,
             return false;
     if (weft_switched_encode(&ours, &a->value, NULL) != WEFT_OK) return false;
     compare_self(a, roster, txn);
-    put(txn, weft_key_of_switched(ours.epoch, ours.group, key), &a->value);
+    put(txn,
+        weft_key_of_switched(ours.epoch, ours.group, ours.incarnation, key),
+        &a->value);
     return true;
 }
 

@@ -60,7 +60,9 @@ static bool parse_epoch(const char *at, weft_key *key)
         if (!piece_id(&at, key->id)) return false;
     } else if (strcmp(word, "switched") == 0) {
         key->kind = WEFT_KEY_SWITCHED;
-        if (!piece_number(&at, WEFT_GROUP_MAX, &group)) return false;
+        if (!piece_number(&at, WEFT_GROUP_MAX, &group) ||
+            !piece_number(&at, UINT64_MAX, &key->incarnation))
+            return false;
         key->group = (uint32_t)group;
     } else {
         return false;
@@ -129,8 +131,8 @@ const char *weft_key_format(const weft_key *key, char text_out[WEFT_KEY_BYTES])
                      key->id);
         break;
     case WEFT_KEY_SWITCHED:
-        n = snprintf(text_out, WEFT_KEY_BYTES, "epoch/%llu/switched/%u", epoch,
-                     key->group);
+        n = snprintf(text_out, WEFT_KEY_BYTES, "epoch/%llu/switched/%u/%llu",
+                     epoch, key->group, (unsigned long long)key->incarnation);
         break;
     case WEFT_KEY_SUSPECT:
         n = snprintf(text_out, WEFT_KEY_BYTES, "suspects/%s/%s", key->id,
@@ -166,10 +168,13 @@ const char *weft_key_of_ack(uint64_t epoch, const char *id,
 }
 
 const char *weft_key_of_switched(uint64_t epoch, uint32_t group,
+                                 uint64_t incarnation,
                                  char text_out[WEFT_KEY_BYTES])
 {
-    const weft_key key = {
-        .kind = WEFT_KEY_SWITCHED, .epoch = epoch, .group = group};
+    const weft_key key = {.kind = WEFT_KEY_SWITCHED,
+                          .epoch = epoch,
+                          .incarnation = incarnation,
+                          .group = group};
     return weft_key_format(&key, text_out);
 }
 

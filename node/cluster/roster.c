@@ -88,6 +88,7 @@ static int key_order(const weft_key *a, const weft_key *b)
     if (order == 0) order = strcmp(a->id, b->id);
     if (order == 0) order = strcmp(a->reporter, b->reporter);
     if (order == 0) order = number_order(a->group, b->group);
+    if (order == 0) order = number_order(a->incarnation, b->incarnation);
     return order;
 }
 
@@ -209,6 +210,8 @@ static weft_status read_switched(struct entry *e, weft_span value,
     WEFT_TRY(weft_switched_decode(value, &e->as.switched, err));
     if (e->as.switched.epoch != e->key.epoch) return differs("epoch", err);
     if (e->as.switched.group != e->key.group) return differs("group", err);
+    if (e->as.switched.incarnation != e->key.incarnation)
+        return differs("incarnation", err);
     return WEFT_OK;
 }
 

@@ -8,7 +8,7 @@
  *   epoch/retired            number       epochs up to it hold nobody's weights
  *   epoch/N/placement        placement    before N is committed, never changed
  *   epoch/N/ack/ID           ack          leased: "I hold what N gives me"
- *   epoch/N/switched/GROUP   switched     leased: "my steps are of N from now"
+ *   epoch/N/switched/GROUP/INCARNATION    leased: "my steps are of N from now"
  *   suspects/ID/REPORTER     suspicion    leased by the reporter
  *
  * Applying an event that was applied before changes nothing (changes below the

@@ -40,7 +40,7 @@ typedef enum weft_key_kind {
     WEFT_KEY_RETIRED,    /* */
     WEFT_KEY_PLACEMENT,  /* epoch */
     WEFT_KEY_ACK,        /* epoch, id */
-    WEFT_KEY_SWITCHED,   /* epoch, group */
+    WEFT_KEY_SWITCHED,   /* epoch, group, incarnation */
     WEFT_KEY_SUSPECT,    /* id, reporter */
 } weft_key_kind;
 
@@ -48,7 +48,7 @@ typedef struct weft_key {
     weft_key_kind kind;
     weft_role role;
     char id[WEFT_ID_BYTES], reporter[WEFT_ID_BYTES];
-    uint64_t epoch;
+    uint64_t epoch, incarnation;
     uint32_t group;
 } weft_key;
 
@@ -63,6 +63,7 @@ const char *weft_key_of_member(weft_role role, const char *id,
 const char *weft_key_of_ack(uint64_t epoch, const char *id,
                             char text_out[WEFT_KEY_BYTES]);
 const char *weft_key_of_switched(uint64_t epoch, uint32_t group,
+                                 uint64_t incarnation,
                                  char text_out[WEFT_KEY_BYTES]);
 const char *weft_key_of_suspect(const char *id, const char *reporter,
                                 char text_out[WEFT_KEY_BYTES]);

@@ -261,7 +261,8 @@ void kit_put_switched(kit *k, uint64_t epoch, uint32_t group,
     const weft_switched s = {
         .epoch = epoch, .group = group, .incarnation = incarnation};
     OK(weft_switched_encode(&s, &value, &err));
-    kit_put_buf(k, weft_key_of_switched(epoch, group, key), &value);
+    kit_put_buf(k, weft_key_of_switched(epoch, group, incarnation, key),
+                &value);
 }
 
 void kit_put_suspicion(kit *k, const char *id, uint64_t incarnation,

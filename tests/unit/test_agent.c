@@ -230,13 +230,13 @@ START_TEST(a_lead_says_that_it_has_switched)
     ck_assert_int_eq(kit_count(k, "epoch/4/switched/"), 0);
     weft_agent_switched(d.a, 4);
     agent_desk_run(&d);
-    ck_assert(kit_has(k, "epoch/4/switched/3"));
+    ck_assert(kit_has(k, "epoch/4/switched/3/1"));
     weft_agent_switched(d.a, 3); /* never back */
     agent_desk_run(&d);
-    ck_assert(!kit_has(k, "epoch/3/switched/3"));
-    kit_remove(k, "epoch/4/switched/3");
+    ck_assert(!kit_has(k, "epoch/3/switched/3/1"));
+    kit_remove(k, "epoch/4/switched/3/1");
     agent_desk_run(&d);
-    ck_assert(kit_has(k, "epoch/4/switched/3"));
+    ck_assert(kit_has(k, "epoch/4/switched/3/1"));
     /* Not under an epoch that the store does not have, or that is over. */
     kit_wipe(k);
     agent_desk_run(&d);
@@ -245,8 +245,39 @@ START_TEST(a_lead_says_that_it_has_switched)
     agent_desk_plan(k, 5, 2);
     agent_desk_commit(k, 5);
     agent_desk_run(&d);
-    ck_assert(!kit_has(k, "epoch/4/switched/3"));
+    ck_assert(!kit_has(k, "epoch/4/switched/3/1"));
     agent_desk_end(&d);
+    kit_destroy(k);
+}
+END_TEST
+
+/* One is about to go; until then each says what it does, and no more often
+ * than if it were alone. */
+START_TEST(two_leads_of_one_group_do_not_write_over_each_other)
+{
+    kit *k = kit_create();
+    const weft_switched *switched;
+    weft_member later =
+        kit_member(WEFT_ROLE_LAYERS, "l1", 7, WEFT_MEMBER_SERVING);
+    later.group = 3;
+    struct agent_desk a = agent_desk_lead(k, "l0");
+    struct agent_desk b = agent_desk_of(k, &later);
+    agent_desk_run(&b);
+    agent_desk_plan(k, 4, 2);
+    agent_desk_commit(k, 4);
+    weft_agent_switched(a.a, 4);
+    weft_agent_switched(b.a, 4);
+    agent_desk_run(&a);
+    agent_desk_run(&b);
+    const int32_t n_writes = a.n_writes + b.n_writes;
+    for (int32_t i = 0; i < 5; i++) {
+        agent_desk_run(&a);
+        agent_desk_run(&b);
+    }
+    ck_assert_int_le(a.n_writes + b.n_writes, n_writes + 2); /* their epochs */
+    ck_assert_int_eq(weft_roster_switched(k->roster, &switched), 2);
+    agent_desk_end(&a);
+    agent_desk_end(&b);
     kit_destroy(k);
 }
 END_TEST
@@ -333,7 +364,7 @@ START_TEST(what_is_not_registered_writes_nothing_else)
     agent_desk_take(&d, WEFT_REGISTRY_LEASE, WEFT_OK);
     agent_desk_run(&d);
     ck_assert(kit_has(k, "members/layers/l0"));
-    ck_assert(kit_has(k, "epoch/4/switched/3"));
+    ck_assert(kit_has(k, "epoch/4/switched/3/1"));
     ck_assert(kit_has(k, "suspects/e0/l0"));
     agent_desk_end(&d);
     kit_destroy(k);
@@ -353,6 +384,7 @@ static void add(TCase *tests)
     tcase_add_test(tests, committed_epochs_are_told_once_and_upwards);
     tcase_add_test(tests, another_placement_under_one_number_asks_for_a_higher);
     tcase_add_test(tests, a_lead_says_that_it_has_switched);
+    tcase_add_test(tests, two_leads_of_one_group_do_not_write_over_each_other);
     tcase_add_test(tests, stages_behind_the_lead_say_nothing);
     tcase_add_test(tests, who_drains_knows_when_it_is_empty);
     tcase_add_test(tests, a_store_that_was_lost_empties_nobody);

@@ -203,8 +203,11 @@ START_TEST(hostile_keys_are_left_out)
         "epoch/4611686018427387904/placement",
         "epoch/1/ack",
         "epoch/1/ack/",
-        "epoch/1/switched/x",
-        "epoch/1/switched/1048576",
+        "epoch/1/switched/x/1",
+        "epoch/1/switched/1048576/1",
+        "epoch/1/switched/1",
+        "epoch/1/switched/1/",
+        "epoch/1/switched/1/01",
         "epoch/1/other",
         "suspects/e0",
         "suspects/e0/l0/x",
@@ -236,6 +239,11 @@ START_TEST(values_must_be_those_of_their_key)
     expect_unreadable(k, "epoch/5/ack/e0", a.data, a.n, "epoch is not that");
     expect_unreadable(k, "epoch/4/ack/e1", a.data, a.n, "id is not that");
     ck_assert_int_eq(weft_roster_acks(k->roster, &acks), 0);
+    const weft_switched switched = {.epoch = 4, .group = 1, .incarnation = 7};
+    OK(weft_switched_encode(&switched, &a, &err));
+    expect_unreadable(k, "epoch/4/switched/2/7", a.data, a.n, "group is not");
+    expect_unreadable(k, "epoch/4/switched/1/8", a.data, a.n,
+                      "incarnation is not");
     weft_placement *p = kit_placement(k, 4, 2);
     OK(weft_placement_encode(p, &a, &err));
     expect_unreadable(k, "epoch/5/placement", a.data, a.n, "epoch is not that");

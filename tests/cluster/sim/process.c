@@ -217,7 +217,7 @@ static void pretend_switched(struct world *w, struct node *n)
             continue;
         const weft_registry_event event = {
             .kind = WEFT_REGISTRY_PUT,
-            .key = weft_key_of_switched(epoch, s.group, key),
+            .key = weft_key_of_switched(epoch, s.group, s.incarnation, key),
             .value = {value.data, value.n},
             .revision = weft_roster_seen(n->roster)};
         const bool changed = weft_roster_apply(n->roster, &event);
