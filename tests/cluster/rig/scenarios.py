@@ -162,12 +162,17 @@ def rescale(context, rng, size):
             rig.wait(experts=left)
         stalls.append(load.stall(at))
         expect(not load.faults, f"while it was rescaled: {load.faults[:2]}")
-    last = rig.status()["epoch"]
+    told = rig.status()
+    last, moved = told["epoch"], told["placement"]
+    expect(moved["moved_bytes"] <= 1.05 * moved["moved_least_bytes"],
+           f"bytes moved: {moved['moved_bytes']}, and {moved['moved_least_bytes']} would have done; the bar is 1.05 of that")
+    expect(moved["moved_bytes"] > 0, "bytes moved: none, over all rescales")
     expect(last >= first + 3 * cycles, f"epoch: {first} before, {last} after {cycles} cycles of three changes")
     end(rig, load, f"{cycles} rescales")
-    figures("rescale", cycles=cycles, stall_s=max(stalls), stalls_s=[round(s, 4) for s in stalls], median_s=load.median, streams=load.done)
+    figures("rescale", cycles=cycles, moved_over_least=moved["moved_bytes"] / moved["moved_least_bytes"], stall_s=max(stalls), stalls_s=[round(s, 4) for s in stalls], median_s=load.median, streams=load.done)
     within(max(stalls), 0.5, "a rescale")
-    return f"{cycles} cycles, {load.done} streams, longest stall {1e3 * max(stalls):.0f} ms, median gap {1e3 * load.median:.1f} ms"
+    return f"{cycles} cycles, {load.done} streams, longest stall {1e3 * max(stalls):.0f} ms, median gap " \
+           f"{1e3 * load.median:.1f} ms, bytes moved {moved['moved_bytes'] / moved['moved_least_bytes']:.3f} of the least"
 
 
 FAILPOINTS = ("experts.before_load", "experts.after_load", "experts.before_ack", "experts.after_ack", "experts.after_commit",
