@@ -18,8 +18,7 @@ static void describe(void *arg, weft_group_state *state)
     weft_exchange_meter_get(l->meter, &state->exchange);
     if (state->whole) return;
     if (l->stages != NULL && !weft_stages_is_whole(l->stages)) {
-        (void)snprintf(state->reason, sizeof state->reason,
-                       "its stages are not all connected");
+        weft_stages_get_missing(l->stages, state->reason, sizeof state->reason);
         return;
     }
     if (l->exchange == NULL) return;

@@ -77,6 +77,9 @@ WEFT_MUST_CHECK weft_status weft_stages_add_link(weft_stages *stages,
 int32_t weft_stages_count(const weft_stages *stages);
 /* Whether all stages are connected and know the run. Any thread. */
 bool weft_stages_is_whole(const weft_stages *stages);
+/* What keeps it from being whole: a stage that is missing or has other values.
+ * Any thread. */
+void weft_stages_get_missing(weft_stages *stages, char *text_out, size_t bytes);
 
 /* What each stage has told of itself when it was connected: its KV budget.
  * Used once, before the engine can be created. DEADLINE_EXCEEDED names the

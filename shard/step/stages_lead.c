@@ -263,6 +263,8 @@ static void refuse(weft_stages *s, int32_t stage, const char *why)
 {
     if (s->at[stage].refused) return;
     s->at[stage].refused = true;
+    (void)snprintf(s->at[stage].refusal, sizeof s->at[stage].refusal, "%s",
+                   why);
     weft_log(WEFT_LOG_ERROR, "stages", "stage_refused",
              "group %u stage %d reason \"%s\"", s->options.group, stage, why);
 }
@@ -405,6 +407,32 @@ static void settle_run(weft_stages *s)
         if (s->at[i].asked != s->run) send_reset(s, i);
 }
 
+/* For whoever asks why it is not whole. */
+static void note_missing(weft_stages *s)
+{
+    char text[sizeof s->missing] = "";
+    if (atomic_load(&s->whole)) return;
+    for (int32_t i = s->options.n_stages - 1; i >= 1; i--) {
+        const weft_follower *const f = &s->at[i];
+        if (f->link == NULL || !f->hailed)
+            (void)snprintf(text, sizeof text, "stage %d is not connected", i);
+        else if (f->refused)
+            (void)snprintf(text, sizeof text, "stage %d: %s", i, f->refusal);
+    }
+    (void)pthread_mutex_lock(&s->lock);
+    memcpy(s->missing, text, sizeof s->missing);
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
+void weft_stages_get_missing(weft_stages *s, char *text_out, size_t bytes)
+{
+    (void)pthread_mutex_lock(&s->lock);
+    (void)snprintf(text_out, bytes, "%s",
+                   s->missing[0] != '\0' ? s->missing
+                                         : "its stages are being told its run");
+    (void)pthread_mutex_unlock(&s->lock);
+}
+
 void weft_stages_turn(weft_stages *s)
 {
     const uint64_t now_ns = weft_clock_now_ns();
@@ -413,6 +441,7 @@ void weft_stages_turn(weft_stages *s)
     weft_stages_pump(s);
     weft_stages_judge(s, s->quiet_since_ns);
     settle_run(s);
+    note_missing(s);
     weft_stages_tell_maps(s);
     weft_stages_pump(s); /* what was sent is on its way */
 }

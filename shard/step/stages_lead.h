@@ -16,6 +16,7 @@ typedef struct weft_follower {
     bool dialled;
     bool hailed;  /* has told its budget */
     bool refused; /* takes no part until it is another link */
+    char refusal[WEFT_STUCK_TEXT_BYTES];
     int64_t kv_bytes;
     uint64_t run;       /* that it has answered */
     uint64_t asked;     /* that RESET has told it */
@@ -25,8 +26,9 @@ typedef struct weft_follower {
 struct weft_stages {
     weft_stages_options options;
     weft_poller *poller;
-    pthread_mutex_t lock; /* wanted */
-    weft_follower *at;    /* [n_stages]; at[0] is unused */
+    pthread_mutex_t lock;                     /* wanted, missing */
+    char missing[64 + WEFT_STUCK_TEXT_BYTES]; /* why it is not whole */
+    weft_follower *at;                        /* [n_stages]; at[0] is unused */
     atomic_bool whole, stop;
     bool lost; /* a run has ended and nobody was told */
     uint64_t run;
