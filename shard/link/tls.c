@@ -302,7 +302,10 @@ int weft_tls_shake(weft_tls_session *session, bool *wants_out)
 
 bool weft_tls_has_more(const weft_tls_session *session)
 {
-    return SSL_has_pending(session->ssl) == 1;
+    /* SSL_has_pending counts records that are half there, of which nothing can
+     * be read. None that is whole waits beyond the one at hand, since nothing
+     * is read ahead. */
+    return SSL_pending(session->ssl) > 0;
 }
 
 bool weft_tls_is_refused(const weft_tls_session *session)

@@ -391,6 +391,36 @@ START_TEST(a_poller_wakes)
 }
 END_TEST
 
+/* Half a frame, and of TLS half a record, is nothing to receive. */
+START_TEST(waiting_for_the_rest_sleeps)
+{
+    weft_link *a = NULL;
+    weft_link *b = NULL;
+    weft_poller *poller = NULL;
+    weft_frame frame;
+    bool got = false;
+    open_pair(_i, &a, &b);
+    OK(weft_poller_create(&poller, &err));
+    OK(weft_poller_add(poller, b, &err));
+    kit_frame it = kit_build(1, 10, LARGE_ROWS, LARGE_ROW_BYTES, true);
+    OK(weft_link_send(a, &it.frame, it.rows, &err));
+    ck_assert(!weft_link_is_idle(a));
+    uint64_t began = 0, ended = 0;
+    /* What is on its way arrives, and nothing follows. */
+    for (int i = 0; i < 1000 && ended - began < 100 * MS; i++) {
+        OK(weft_link_recv(b, &frame, &got, &err));
+        ck_assert(!got);
+        began = weft_clock_now_ns();
+        weft_poller_wait(poller, began + 100 * MS, 0);
+        ended = weft_clock_now_ns();
+    }
+    ck_assert_uint_ge(ended - began, 100 * MS);
+    weft_poller_destroy(poller);
+    kit_drop(&it);
+    close_pair(a, b);
+}
+END_TEST
+
 static void add(TCase *tests)
 {
     const TTest *const all[] = {both_may_flush_large_frames,
@@ -401,7 +431,8 @@ static void add(TCase *tests)
                                 who_hangs_is_silent,
                                 a_poller_wakes};
     const TTest *const raw[] = {a_flood_of_pulses_holds_nobody_up,
-                                a_stalled_peer_breaks, a_flush_has_a_deadline};
+                                a_stalled_peer_breaks, a_flush_has_a_deadline,
+                                waiting_for_the_rest_sleeps};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         tcase_add_loop_test(tests, all[i], KIT_LOCAL, n_transports);
     for (size_t i = 0; i < sizeof raw / sizeof raw[0]; i++)
