@@ -26,7 +26,7 @@ enum { LINKS_MAX = 1024 };
 static const uint64_t SECOND_NS = 1000000000U;
 /* A round is a few hundred rows of one layer, a second where a core is slow.
  * One that takes longer than this never ends, and peers hear no more pulses. */
-static const uint64_t ROUND_HANGS_NS = 20000000000U;
+static const uint64_t ROUND_HANGS_NS = 60000000000U;
 /* A router that restarts is away for a moment. */
 static const uint64_t ROUTER_AWAY_NS = 1000000000U;
 /* A network that is away comes back, and leads dial again. */
