@@ -66,6 +66,12 @@ static void on_groups(void *arg)
     if (least > 0) atomic_store(&p->max_context, least);
 }
 
+static uint64_t epoch_in_use(void *arg)
+{
+    process *const p = arg;
+    return weft_fleet_epoch_in_use(p->fleet);
+}
+
 static void on_fenced(void *arg, const char *text)
 {
     process *const p = arg;
@@ -163,8 +169,10 @@ static weft_status create_peers(process *p, weft_err *err)
 
 static weft_status join(process *p, weft_doing *doing_out, weft_err *err)
 {
-    const weft_cluster_ops ops = {
-        .members = on_members, .fenced = on_fenced, .arg = p};
+    const weft_cluster_ops ops = {.members = on_members,
+                                  .fenced = on_fenced,
+                                  .in_use = epoch_in_use,
+                                  .arg = p};
     const char *const bound = weft_rpc_server_address(p->face.rpc);
     weft_member self = {.state = WEFT_MEMBER_SERVING};
     p->member_begun = true;

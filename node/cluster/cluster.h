@@ -27,6 +27,8 @@ typedef struct weft_cluster_ops {
     void (*retire)(void *arg, uint64_t retired);
     void (*epochs)(void *arg, uint64_t first, uint64_t last);
     void (*fenced)(void *arg, const char *text); /* the process should end */
+    /* Routers: see weft_controller_set_in_use; asked at every turn. */
+    uint64_t (*in_use)(void *arg);
     void *arg;
 } weft_cluster_ops; /* any entry may be NULL */
 

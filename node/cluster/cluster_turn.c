@@ -306,6 +306,8 @@ static bool control(weft_cluster *c, uint64_t now_ns)
     uint64_t next = UINT64_MAX;
     weft_controller_state state;
     if (c->controller == NULL) return false;
+    if (c->ops.in_use != NULL)
+        weft_controller_set_in_use(c->controller, c->ops.in_use(c->ops.arg));
     if (weft_controller_turn(c->controller, c->roster, now_ns, &txn, &next))
         submit(c, &txn, CONTROLLER_TAG);
     if (next < c->next_ns) c->next_ns = next;

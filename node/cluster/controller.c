@@ -102,6 +102,11 @@ void weft_controller_set_load(weft_controller *controller, const float *load)
         memcpy(controller->load, load, n * sizeof *load);
 }
 
+void weft_controller_set_in_use(weft_controller *controller, uint64_t epoch)
+{
+    controller->in_use = epoch;
+}
+
 void weft_controller_get_state(const weft_controller *controller,
                                weft_controller_state *state_out)
 {

@@ -16,7 +16,8 @@
  * committed epoch serves on. Members that come while a plan is under way are
  * for the next. A lead that does not switch within switch_ns does not stop the
  * next change (nor does any while a member is lost), but nothing is retired
- * that it may still use while it is a member.
+ * that it may still use while it is a member, or while it is known otherwise
+ * that it does (weft_controller_set_in_use).
  *
  * Everybody whom a plan gives anything acknowledges it, so that all answer for
  * the epoch before anybody asks. Draining members are given nothing; once no
@@ -60,6 +61,10 @@ void weft_controller_destroy(weft_controller *controller); /* NULL is fine */
 
 /* Load of experts as leads count it, [n_layer][n_expert]; NULL: forget. */
 void weft_controller_set_load(weft_controller *controller, const float *load);
+
+/* The lowest epoch that leads are known to use, members or not: it is not
+ * retired, nor are later ones. 0: none is known. */
+void weft_controller_set_in_use(weft_controller *controller, uint64_t epoch);
 
 /* Answers of the registry: transactions, lease, link; others are ignored. */
 void weft_controller_take(weft_controller *controller,

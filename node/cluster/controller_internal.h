@@ -38,7 +38,8 @@ struct weft_controller {
     int32_t replicas;
     uint64_t settle_ns, plan_ns, switch_ns;
 
-    float *load; /* NULL: none */
+    uint64_t in_use; /* as told; 0: none */
+    float *load;     /* NULL: none */
     uint64_t n_loads;
 
     /* The registry, as it answers. */

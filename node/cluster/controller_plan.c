@@ -547,6 +547,7 @@ bool weft_controller_retire(weft_controller *c, const weft_roster *roster,
     const uint64_t committed = weft_roster_epoch(roster, &revision);
     const uint64_t retired = weft_roster_retired(roster);
     (void)weft_controller_leads(roster, committed, &least);
+    if (c->in_use != 0 && c->in_use < least) least = c->in_use;
     const uint64_t to = least > 0 && least - 1 > retired ? least - 1 : retired;
     const int32_t n = weft_roster_epochs(roster, epochs, WEFT_EPOCHS_SHOWN_MAX);
     for (int32_t i = 0; i < n; i++)

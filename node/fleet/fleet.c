@@ -61,6 +61,19 @@ int32_t weft_fleet_get_states(weft_fleet *fleet, weft_group_state *states_out,
     return n;
 }
 
+uint64_t weft_fleet_epoch_in_use(weft_fleet *fleet)
+{
+    uint64_t least = 0;
+    (void)pthread_mutex_lock(&fleet->lock);
+    for (int32_t i = 0; i < fleet->n_states; i++) {
+        const weft_group_state *const state = &fleet->states[i];
+        if (!state->connected || state->epoch == 0) continue;
+        if (least == 0 || state->epoch < least) least = state->epoch;
+    }
+    (void)pthread_mutex_unlock(&fleet->lock);
+    return least;
+}
+
 int32_t weft_fleet_max_context(weft_fleet *fleet)
 {
     int32_t least = 0;

@@ -105,6 +105,10 @@ WEFT_MUST_CHECK weft_status weft_fleet_add_link(weft_fleet *fleet,
                                                 uint32_t group, weft_link *link,
                                                 weft_err *err);
 
+/* The lowest epoch that steps of a connected lead are of, as it tells itself:
+ * the registry may have lost it, and it may have heard of no later one. 0: of
+ * none. Any thread. */
+uint64_t weft_fleet_epoch_in_use(weft_fleet *fleet);
 /* The least context that a connected lead allows; 0: none is connected. */
 int32_t weft_fleet_max_context(weft_fleet *fleet);
 /* The states of all groups, by number, at most n_max; how many. Any thread. */

@@ -105,7 +105,7 @@ void weft_exchange_wake(weft_exchange *exchange); /* any thread */
 void weft_exchange_stop(weft_exchange *exchange);
 
 typedef struct weft_exchange_state {
-    uint64_t epoch;      /* of the last step; 0: none yet */
+    uint64_t epoch;      /* of the last step, or the next; 0: none yet */
     uint64_t map_epoch;  /* the newest map */
     bool whole;          /* begin would succeed now */
     char missing[160];   /* if not: what is missing */

@@ -133,6 +133,15 @@ static bool is_whole(const weft_engine *e)
     return state.whole;
 }
 
+/* Of the last step, or of the next: it changes without one, too. */
+static uint64_t epoch_of(const weft_engine *e)
+{
+    weft_exchange_state state;
+    if (e->options.exchange == NULL) return e->epoch;
+    weft_exchange_get_state(e->options.exchange, &state);
+    return state.epoch;
+}
+
 void weft_engine_publish(weft_engine *e, bool idle)
 {
     weft_engine_load load = {
@@ -140,7 +149,7 @@ void weft_engine_publish(weft_engine *e, bool idle)
         .last_progress_ns = weft_clock_now_ns(),
         .idle = idle,
         .whole = is_whole(e),
-        .epoch = e->epoch,
+        .epoch = epoch_of(e),
     };
     weft_sched_get_stats(e->sched, &load.sched);
     weft_kv_pool_get_stats(e->spaces.at[0].pool, &load.kv);

@@ -188,7 +188,7 @@ void party_start(int i, weft_role role, const char *id, int32_t group)
         .replicas = 1,
         .controls = role == WEFT_ROLE_ROUTER,
         .ops = {on_members, on_epoch, on_prepare, on_retire, on_epochs,
-                on_fenced, p},
+                on_fenced, NULL, p},
     };
     /* Callbacks wait until it is known whose they are. */
     party_lock();

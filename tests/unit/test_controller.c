@@ -154,6 +154,30 @@ START_TEST(a_lead_that_has_gone_holds_nothing_up)
 }
 END_TEST
 
+/* Its lease has run out, since it has lost its way to etcd alone: routers have
+ * links to it and hear what its steps are of. */
+START_TEST(a_lead_that_the_registry_has_lost_keeps_its_epoch)
+{
+    struct desk d = desk_settled(2);
+    kit_put_lead(d.k, "l1", 1);
+    kit_put_switched(d.k, 1, 1, 1);
+    kit_remove(d.k, "members/layers/l1");
+    weft_controller_set_in_use(d.c, 1);
+    kit_put_experts(d.k, "e2", 1, WEFT_MEMBER_JOINING);
+    desk_run(&d);
+    desk_wait(&d, 300 * MS);
+    desk_ack_all(&d, 2);
+    kit_put_switched(d.k, 2, 0, 1);
+    desk_wait(&d, 60 * S);
+    ck_assert_uint_eq(desk_epoch(&d), 2);
+    ck_assert_uint_eq(weft_roster_retired(d.k->roster), 0);
+    weft_controller_set_in_use(d.c, 2);
+    desk_run(&d);
+    ck_assert_uint_eq(weft_roster_retired(d.k->roster), 1);
+    desk_finish(&d);
+}
+END_TEST
+
 START_TEST(who_drains_is_emptied)
 {
     struct desk d = desk_settled(3);
@@ -313,6 +337,7 @@ static void add(TCase *tests)
     tcase_add_test(tests, commit_waits_for_every_ack);
     tcase_add_test(tests, retire_waits_for_every_lead);
     tcase_add_test(tests, a_lead_that_has_gone_holds_nothing_up);
+    tcase_add_test(tests, a_lead_that_the_registry_has_lost_keeps_its_epoch);
     tcase_add_test(tests, who_drains_is_emptied);
     tcase_add_test(tests, another_model_is_given_nothing);
     tcase_add_test(tests, what_does_not_fit_is_said);

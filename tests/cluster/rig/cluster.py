@@ -22,13 +22,14 @@ from rig.proxy import Proxy
 class Rig:
     """etcd, a router, layer shards, expert shards, and proxies where they are wanted. All of it ends with the scenario."""
 
-    def __init__(self, context, rng, experts=3, stages=1, groups=1, replicas=1, streams=8, weft=None, proxied=(), flags=(), env=None, etcd=None):
+    def __init__(self, context, rng, experts=3, stages=1, groups=1, replicas=1, streams=8, weft=None, proxied=(), flags=(), env=None, etcd=None, etcd_proxied=()):
         self.context, self.rng, self.model = context, rng, context.model()
         self.weft = weft or context.weft
         self.name = f"rig{rng.randrange(10**9)}"
         self.replicas, self.stages, self.groups, self.flags, self.env = replicas, stages, groups, flags, env or {}
         self.shards, self.proxies, self.proxied = {}, {}, set(proxied)
         self.etcd = etcd or self.start_etcd()
+        self.etcd_ways = {name: Proxy(self.etcd.address) for name in etcd_proxied}
         here = self.host("router")
         self.router_flags = ["--listen", f"{here}:{free_port()}", "--http", f"{here}:{free_port()}"]
         self.start_router()
@@ -59,7 +60,8 @@ class Rig:
 
     # -- processes ---------------------------------------------------------------------------------------------------
     def start(self, name, command, *flags, env=None):
-        return self.context.program(*self.inside(name), self.weft, command, *flags, "--cluster", self.name, "--etcd", self.etcd.address,
+        etcd = self.etcd_ways[name].address if name in self.etcd_ways else self.etcd.address
+        return self.context.program(*self.inside(name), self.weft, command, *flags, "--cluster", self.name, "--etcd", etcd,
                                     "--model", self.model.path, env={**self.env, **(env or {})})
 
     def start_router(self):
@@ -150,7 +152,7 @@ class Rig:
         expect(len(placements) <= 3, f"placements of epochs that are over are left in etcd: {placements}")
         left = [k for k in keys if "/members/" in k or "/ack/" in k or "/switched/" in k or "/suspects/" in k or k.endswith("/controller")]
         expect(not left, f"keys left in etcd after everything was stopped: {left}")
-        for proxy in self.proxies.values():
+        for proxy in (*self.proxies.values(), *self.etcd_ways.values()):
             proxy.close()
         self.etcd.server.kill()
         self.check_logs()

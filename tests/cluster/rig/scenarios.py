@@ -275,6 +275,30 @@ def kill_stage(context, rng, size):
     return f"{load.done} streams, stall {worst:.2f} s"
 
 
+@scenario(90)
+def stage_with_other_flags(context, rng, size):
+    """A stage that is missing, then one with another --chunk-tokens: weft status says which stage and what; with the right value it serves."""
+    usual = ("--kv-bytes", "64M")
+    rig = Rig(context, rng, experts=1, stages=2, flags=usual)
+    for flags, words in (((), "stage 1 is not connected"), (("--chunk-tokens", "64"), "stage 1: chunk_tokens is 512 at the lead and 64 here")):
+        rig.shards["layers-0-1"].kill()
+        if flags:
+            rig.flags = (*usual, *flags)
+            rig.layer(0, 1).wait_ready(30)
+            rig.flags = usual
+        begin, said = time.monotonic(), ""
+        while words not in said and time.monotonic() < begin + 10:
+            said = context.run("status", "--addr", rig.router.grpc).out
+            time.sleep(0.1)
+        expect(words in said, f"weft status does not say that {words}: {said}")
+    rig.shards["layers-0-1"].kill()
+    rig.layer(0, 1).wait_ready(30)
+    rig.wait(experts=1, layers=2)
+    load = Load(rig)
+    end(rig, load, "a stage with other flags")
+    return f"{load.done} streams"
+
+
 @scenario(120)
 def two_leads(context, rng, size):
     """A second lead for a group of two stages, under another id: the newer one serves, they do not fight; it goes, the older one serves again."""
@@ -371,6 +395,35 @@ def etcd_away(context, rng, size):
     figures("etcd_away", stall_s=stall, join_s=took)
     within(stall, 0.5, "etcd away")
     return f"{load.done} streams, stall {stall:.3f} s, a shard joined {took:.1f} s after the return"
+
+
+@scenario(120)
+def lead_without_etcd(context, rng, size):
+    """A lead loses its way to etcd, its lease runs out, the pool changes: it serves on with the epoch that it knows, and catches up."""
+    rig = Rig(context, rng, experts=2, etcd_proxied=("layers-0-0",))
+    load = Load(rig)
+    load.settle()
+    way = rig.etcd_ways["layers-0-0"]
+    at = time.monotonic()
+    way.refuse = True
+    way.reset_all()
+    rig.wait(layers=0, within=30)
+    epoch = rig.status()["epoch"]
+    rig.expert(2).wait_ready(30)
+    rig.wait(experts=3)
+    while rig.status()["epoch"] == epoch:
+        expect(time.monotonic() - at < 60, f"the epoch is {epoch} still, with an expert shard more")
+        time.sleep(0.1)
+    time.sleep(3)
+    load.settle()
+    stall = load.stall(at)
+    way.refuse = False
+    rig.wait(experts=3, layers=1)
+    load.settle()
+    end(rig, load, "a lead without etcd")
+    figures("lead_without_etcd", stall_s=stall)
+    within(stall, 0.5, "a change while a lead had no way to etcd")
+    return f"{load.done} streams, stall {stall:.3f} s"
 
 
 @scenario(120)
