@@ -135,11 +135,13 @@ static int readyz(void *arg, weft_buf *body)
     return healthz(arg, body);
 }
 
-static int32_t count_role(const weft_cluster_view *view, weft_role role)
+/* Those that serve, as routers count them. */
+static uint64_t count_serving(const weft_cluster_view *view, weft_role role)
 {
-    int32_t n = 0;
+    uint64_t n = 0;
     for (int32_t i = 0; i < view->n_members; i++)
-        if (view->members[i].role == role) n++;
+        n += view->members[i].role == role &&
+             view->members[i].state == WEFT_MEMBER_SERVING;
     return n;
 }
 
@@ -150,11 +152,11 @@ static int metrics(void *arg, weft_buf *body)
     if (weft_cluster_get_view(s->member.cluster, &view, NULL) == WEFT_OK) {
         weft_metrics_set(s->metrics, WEFT_EPOCH, view.epoch);
         weft_metrics_set(s->metrics, WEFT_MEMBERS_LAYERS,
-                         (uint64_t)count_role(&view, WEFT_ROLE_LAYERS));
+                         count_serving(&view, WEFT_ROLE_LAYERS));
         weft_metrics_set(s->metrics, WEFT_MEMBERS_EXPERTS,
-                         (uint64_t)count_role(&view, WEFT_ROLE_EXPERTS));
+                         count_serving(&view, WEFT_ROLE_EXPERTS));
         weft_metrics_set(s->metrics, WEFT_MEMBERS_ROUTER,
-                         (uint64_t)count_role(&view, WEFT_ROLE_ROUTER));
+                         count_serving(&view, WEFT_ROLE_ROUTER));
         weft_cluster_view_deinit(&view);
     }
     s->refresh(s, s->metrics);
@@ -213,7 +215,9 @@ bool weft_shard_sees_router(weft_shard *s)
     weft_cluster_view view = {0};
     if (weft_cluster_get_view(s->member.cluster, &view, NULL) != WEFT_OK)
         return true;
-    const bool sees = count_role(&view, WEFT_ROLE_ROUTER) > 0;
+    bool sees = false;
+    for (int32_t i = 0; i < view.n_members; i++)
+        sees = sees || view.members[i].role == WEFT_ROLE_ROUTER;
     weft_cluster_view_deinit(&view);
     return sees;
 }

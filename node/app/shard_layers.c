@@ -216,6 +216,22 @@ static uint64_t progress_ns(weft_shard *shard)
     return engine != NULL ? load.last_progress_ns : stage.last_progress_ns;
 }
 
+/* How free memory would be cut is told with `serve` alone: each kind may have
+ * it. */
+static void refresh_kv(weft_metrics *metrics, const weft_kv_stats *kv)
+{
+    const uint64_t free_bytes = (uint64_t)kv->free_bytes;
+    weft_metrics_set_kv(metrics, WEFT_KV_FULL, WEFT_KV_USED,
+                        (uint64_t)kv->used_bytes[WEFT_FULL]);
+    weft_metrics_set_kv(metrics, WEFT_KV_FULL, WEFT_KV_FREE, free_bytes);
+    weft_metrics_set_kv(metrics, WEFT_KV_WINDOW, WEFT_KV_USED,
+                        (uint64_t)kv->used_bytes[WEFT_WINDOW]);
+    weft_metrics_set_kv(metrics, WEFT_KV_WINDOW, WEFT_KV_FREE, free_bytes);
+    weft_metrics_set_kv(metrics, WEFT_KV_INDEX, WEFT_KV_USED,
+                        (uint64_t)kv->index_used_bytes);
+    weft_metrics_set(metrics, WEFT_KV_TOTAL_BYTES, (uint64_t)kv->total_bytes);
+}
+
 static void refresh(weft_shard *shard, weft_metrics *metrics)
 {
     weft_layers *const l = (weft_layers *)shard;
@@ -227,8 +243,7 @@ static void refresh(weft_shard *shard, weft_metrics *metrics)
                      (uint64_t)load.sched.n_running);
     weft_metrics_set(metrics, WEFT_REQUESTS_WAITING,
                      (uint64_t)load.sched.n_waiting);
-    weft_metrics_set(metrics, WEFT_KV_TOTAL_BYTES,
-                     (uint64_t)load.kv.total_bytes);
+    refresh_kv(metrics, &load.kv);
 }
 
 static weft_status print(weft_shard *shard, weft_buf *out, weft_err *err)
