@@ -285,7 +285,8 @@ static void idle(void *arg, uint64_t deadline_ns)
     weft_exchange *const ex = arg;
     weft_exchange_give_up(ex, "the step was left");
     for (;;) {
-        const bool changed = look_after(ex) | switch_idly(ex);
+        bool changed = look_after(ex);
+        if (switch_idly(ex)) changed = true;
         const uint64_t now = weft_clock_now_ns();
         weft_exchange_publish(ex);
         if (atomic_exchange(&ex->woken, false) || changed ||
