@@ -68,7 +68,7 @@ weft_status weft_controller_create(const weft_controller_options *options,
     (void)snprintf(c->id, sizeof c->id, "%s", options->id);
     c->replicas = options->replicas;
     c->settle_ns = options->settle_ns > 0 ? options->settle_ns : 3000 * MS;
-    c->plan_ns = options->plan_ns > 0 ? options->plan_ns : 60000 * MS;
+    c->plan_ns = options->plan_ns > 0 ? options->plan_ns : 600000 * MS;
     c->switch_ns = options->switch_ns > 0 ? options->switch_ns : 10000 * MS;
     *controller_out = c;
     return WEFT_OK;

@@ -50,7 +50,9 @@ typedef struct weft_controller_options {
     const char *id;                    /* of this router; copied */
     int32_t replicas;
     uint64_t settle_ns; /* 0: 3 s */
-    uint64_t plan_ns;   /* without any new ack; 0: 60 s */
+    /* Without any new ack, while everybody is there: long enough to load the
+     * weights of a shard over a network. 0: 600 s. */
+    uint64_t plan_ns;
     uint64_t switch_ns; /* 0: 10 s */
 } weft_controller_options;
 
