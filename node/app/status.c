@@ -250,12 +250,26 @@ static void print_text(const status *s)
 
 /* -- the command ----------------------------------------------------------- */
 
+/* A server of a release before clusters: one process that holds everything. */
+static weft_status ask_load(weft_client *client, weft_arena *arena, status *s,
+                            weft_err *err)
+{
+    static const weft_member_info alone = {.role = {"router", 6},
+                                           .state = {"serving", 7}};
+    s->cluster = (weft_cluster_info){
+        .members = &alone, .n_members = 1, .registry_reachable = true};
+    return weft_client_get_load(client, timeout_ns, arena, &s->cluster.load,
+                                err);
+}
+
 static weft_status ask(weft_client *client, weft_arena *arena, status *s,
                        weft_err *err)
 {
     WEFT_TRY(weft_client_health(client, timeout_ns, &s->serving, err));
     WEFT_TRY(weft_client_get_model(client, timeout_ns, arena, &s->model, err));
-    return weft_client_get_cluster(client, timeout_ns, arena, &s->cluster, err);
+    const weft_status st =
+        weft_client_get_cluster(client, timeout_ns, arena, &s->cluster, err);
+    return st == WEFT_UNIMPLEMENTED ? ask_load(client, arena, s, err) : st;
 }
 
 /* What the server answers, and the code of what went wrong with it. */
