@@ -150,12 +150,19 @@ class Rig:
         expect(keys, "etcdctl shows no key at all, not even the epoch's")
         placements = [k for k in keys if k.endswith("/placement")]
         expect(len(placements) <= 3, f"placements of epochs that are over are left in etcd: {placements}")
-        left = [k for k in keys if "/members/" in k or "/ack/" in k or "/switched/" in k or "/suspects/" in k or k.endswith("/controller")]
+        # Keys of what was killed go with its lease.
+        deadline = time.monotonic() + 8
+        while (left := [k for k in self.keys() if is_leased(k)]) and time.monotonic() < deadline:
+            time.sleep(0.2)
         expect(not left, f"keys left in etcd after everything was stopped: {left}")
         for proxy in (*self.proxies.values(), *self.etcd_ways.values()):
             proxy.close()
         self.etcd.server.kill()
         self.check_logs()
+
+
+def is_leased(key):
+    return any(part in key for part in ("/members/", "/ack/", "/switched/", "/suspects/")) or key.endswith("/controller")
 
 
 class Authority:
