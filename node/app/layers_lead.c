@@ -14,11 +14,14 @@ static const uint64_t LOOK_NS = 100000000U;
 
 static void describe(void *arg, weft_group_state *state)
 {
-    const weft_layers *const l = arg;
+    weft_layers *const l = arg;
     weft_exchange_meter_get(l->meter, &state->exchange);
     if (state->whole) return;
     if (l->stages != NULL && !weft_stages_is_whole(l->stages)) {
         weft_stages_get_missing(l->stages, state->reason, sizeof state->reason);
+        /* Whoever starts it again gets pools that fit. */
+        if (weft_stages_must_restart(l->stages))
+            weft_shard_fence(&l->shard, state->reason);
         return;
     }
     if (l->exchange == NULL) return;

@@ -36,7 +36,7 @@ typedef struct weft_group_state {
     uint32_t group;
     bool connected;  /* filled in by the fleet */
     bool whole;      /* a step can be computed now */
-    bool been_whole; /* ever: then it takes requests while it mends */
+    bool been_whole; /* a minute ago at most: it takes requests, which wait */
     bool draining;
     uint64_t epoch;
     int32_t max_seqs, max_context; /* limits of its engine */

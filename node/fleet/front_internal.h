@@ -69,7 +69,7 @@ struct weft_front {
     weft_event held;
     weft_group_state state; /* as read last, and */
     weft_group_state told;  /* as all routers have it */
-    bool been_whole;
+    uint64_t whole_ns;      /* when it was whole last; 0: never */
     uint64_t read_ns;
     uint64_t turn_ns, looking_since_ns;
 };

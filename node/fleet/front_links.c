@@ -62,6 +62,9 @@ void weft_front_flush(weft_front *front)
 
 /* -- the state ------------------------------------------------------------- */
 
+/* So long a group takes requests that wait until it is whole again. */
+#define MENDS_NS UINT64_C(60000000000)
+
 static void read_state(weft_front *front)
 {
     weft_group_state *const state = &front->state;
@@ -74,8 +77,10 @@ static void read_state(weft_front *front)
     state->jobs_max = o->jobs_max;
     state->jobs_live = atomic_load(&front->n_live);
     if (o->describe != NULL) o->describe(o->describe_arg, state);
-    front->been_whole = front->been_whole || state->whole;
-    state->been_whole = front->been_whole;
+    const uint64_t now_ns = weft_clock_now_ns();
+    if (state->whole) front->whole_ns = now_ns;
+    state->been_whole =
+        front->whole_ns > 0 && now_ns - front->whole_ns < MENDS_NS;
 }
 
 /* What a router should know at once. */

@@ -80,6 +80,9 @@ bool weft_stages_is_whole(const weft_stages *stages);
 /* What keeps it from being whole: a stage that is missing or has other values.
  * Any thread. */
 void weft_stages_get_missing(weft_stages *stages, char *text_out, size_t bytes);
+/* A stage has come back with less KV memory than the pools were made for, which
+ * last as long as the engine: the lead has to start again. Any thread. */
+bool weft_stages_must_restart(const weft_stages *stages);
 
 /* What each stage has told of itself when it was connected: its KV budget.
  * Used once, before the engine can be created. DEADLINE_EXCEEDED names the

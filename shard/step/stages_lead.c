@@ -286,6 +286,7 @@ static bool take_hail(weft_stages *s, int32_t stage, const weft_frame *frame)
                    "it has %lld bytes of KV memory, its pages take %lld",
                    (long long)hail.kv_bytes, (long long)stats.total_bytes);
     refuse(s, stage, text);
+    atomic_store(&s->must_restart, true);
     return true;
 }
 
@@ -422,6 +423,11 @@ static void note_missing(weft_stages *s)
     (void)pthread_mutex_lock(&s->lock);
     memcpy(s->missing, text, sizeof s->missing);
     (void)pthread_mutex_unlock(&s->lock);
+}
+
+bool weft_stages_must_restart(const weft_stages *s)
+{
+    return atomic_load(&s->must_restart);
 }
 
 void weft_stages_get_missing(weft_stages *s, char *text_out, size_t bytes)

@@ -30,7 +30,8 @@ struct weft_stages {
     char missing[64 + WEFT_STUCK_TEXT_BYTES]; /* why it is not whole */
     weft_follower *at;                        /* [n_stages]; at[0] is unused */
     atomic_bool whole, stop;
-    bool lost; /* a run has ended and nobody was told */
+    atomic_bool must_restart; /* a stage has less KV memory than before */
+    bool lost;                /* a run has ended and nobody was told */
     uint64_t run;
     uint64_t quiet_since_ns; /* nothing but links has been looked after */
 

@@ -326,6 +326,25 @@ def two_leads(context, rng, size):
 
 
 @scenario(120)
+def smaller_stage(context, rng, size):
+    """A stage comes back with less KV memory: its lead says so and ends, and the group serves on when it is started again."""
+    rig = Rig(context, rng, experts=2, stages=2, flags=("--kv-bytes", "64M"))
+    load = Load(rig)
+    load.settle()
+    rig.flags = ("--kv-bytes", "48M")
+    rig.shards["layers-0-1"].kill()
+    lead = rig.shards["layers-0-0"]
+    rig.layer(0, 1).wait_ready(30)
+    equal(lead.wait(30), 4, "exit code of a lead whose stage has less KV memory than before")
+    expect(any("KV memory" in line for line in lead.stderr), f"the lead does not say why it ended: {list(lead.stderr)[-3:]}")
+    rig.layer(0, 0).wait_ready(30)
+    rig.wait(experts=2, layers=2)
+    load.settle()
+    end(rig, load, "a smaller stage")
+    return f"{load.done} streams"
+
+
+@scenario(120)
 def restart_router(context, rng, size):
     """SIGKILL of the router: calls end with an error, never a false finish; KV is free in 3 s; it serves again."""
     rig = Rig(context, rng, experts=2)
