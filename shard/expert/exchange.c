@@ -54,7 +54,10 @@ weft_status weft_exchange_create(const weft_exchange_options *options,
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                          "exchange: out of memory");
     ex->options = *options;
-    if (ex->options.silence_ns == 0) ex->options.silence_ns = WEFT_SILENCE_NS;
+    /* Where nobody pulses (threads of one process) silence says nothing. */
+    if (ex->options.silence_ns == 0)
+        ex->options.silence_ns =
+            options->pulse != NULL ? WEFT_SILENCE_NS : UINT64_MAX;
     if (ex->options.answer_ns == 0) ex->options.answer_ns = ANSWER_NS;
     ex->config = options->config;
     ex->pairs_max = options->max_rows * options->config->top_k;

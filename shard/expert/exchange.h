@@ -64,13 +64,14 @@ typedef struct weft_exchange_options {
     const weft_model_config *config; /* borrowed */
     int32_t max_rows;                /* of one call */
     uint32_t group;
-    weft_peers *peers;   /* borrowed; the exchange takes its links and says whom
-                            it wants; its `ready` should end in
-                            weft_exchange_wake. Links have
-                            weft_answer_limits (body.h).
-                            NULL: links come by add_link alone */
-    weft_pulse *pulse;   /* borrowed; NULL: none */
-    uint64_t silence_ns; /* of a peer that owes an answer; 0: WEFT_SILENCE_NS */
+    weft_peers *peers; /* borrowed; the exchange takes its links and says whom
+                          it wants; its `ready` should end in
+                          weft_exchange_wake. Links have
+                          weft_answer_limits (body.h).
+                          NULL: links come by add_link alone */
+    weft_pulse *pulse; /* borrowed; NULL: none */
+    /* Of a peer; 0: WEFT_SILENCE_NS, or never where there is no pulse. */
+    uint64_t silence_ns;
     /* An answer that does not come though the peer lives: fenced as well.
      * 0: 120 s. */
     uint64_t answer_ns;
