@@ -282,6 +282,27 @@ START_TEST(frozen_while_idle)
 }
 END_TEST
 
+/* Threads of one process do not pulse: nobody is dead for having no work. */
+START_TEST(silent_where_nobody_pulses)
+{
+    pool_heard heard = {0};
+    const pool_options options = {.n_shards = 2, .holds_all = true};
+    pool *const p = pool_open(MODEL, WEFT_EXACT, &options);
+    weft_exchange *const exchange = pool_exchange(p, NULL, &heard);
+    weft_expert_map *const map = pool_map(p, 1, 1, 3, 0);
+    weft_exchange_set_map(exchange, map);
+    weft_expert_map_release(map);
+    const weft_experts experts = weft_exchange_experts(exchange);
+    const uint64_t until = weft_clock_now_ns() + 2 * WEFT_SILENCE_NS;
+    while (weft_clock_now_ns() < until) experts.idle(experts.arg, until);
+    uint64_t epoch = 0;
+    OK(experts.begin(experts.arg, 1, 0, 0, &epoch, &err));
+    ck_assert_int_eq(heard.n_suspects, 0);
+    weft_exchange_destroy(exchange);
+    pool_close(p);
+}
+END_TEST
+
 static void *stop_soon(void *arg)
 {
     stage *const s = arg;
@@ -324,6 +345,7 @@ static void add(TCase *tests)
     tcase_add_loop_test(tests, rejected_is_asked_again, 0, 2);
     tcase_add_test(tests, lost_while_idle);
     tcase_add_test(tests, frozen_while_idle);
+    tcase_add_test(tests, silent_where_nobody_pulses);
     tcase_add_test(tests, stop_ends_a_step);
 }
 
