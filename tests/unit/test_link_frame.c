@@ -370,7 +370,12 @@ START_TEST(a_hello_comes_back)
     weft_hello got;
     const size_t n = weft_hello_encode(&sent, bytes);
     OK(weft_hello_decode(bytes, n, &got, &err));
-    ck_assert_mem_eq(&got, &sent, sizeof got);
+    /* By its bytes: what lies between members of a struct is nobody's. */
+    unsigned char again[WEFT_HELLO_BYTES_MAX];
+    ck_assert_uint_eq(weft_hello_encode(&got, again), n);
+    ck_assert_mem_eq(again, bytes, n);
+    ck_assert_int_eq(got.group, sent.group);
+    ck_assert_int_eq(got.stage, sent.stage);
     for (size_t cut = 0; cut < n; cut++)
         ck_assert_int_eq(weft_hello_decode(bytes, cut, &got, NULL),
                          WEFT_INVALID_ARGUMENT);
