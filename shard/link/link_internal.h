@@ -89,7 +89,7 @@ ptrdiff_t weft_tls_write(weft_tls_session *session, const void *bytes,
                          size_t n);
 /* 1: done. 0: not yet; *wants_out what for. -1: failed, with weft_tls_why. */
 int weft_tls_shake(weft_tls_session *session, bool *wants_out);
-/* Bytes that were read from the socket and not from the session. */
+/* Bytes that were read from the socket and have not been given out yet. */
 bool weft_tls_has_more(const weft_tls_session *session);
 /* Whether it failed because one end did not want the other, or did not speak
  * TLS. */

@@ -37,7 +37,7 @@ typedef struct tcp_link {
     bool ended; /* nothing more can be read */
     char ended_why[128];
 
-    pthread_mutex_t lock; /* of what follows, and of the session */
+    pthread_mutex_t lock; /* of what follows, and of TLS */
     weft_outbox outbox;
     unsigned char *record; /* copied for TLS and not yet written */
     size_t record_bytes;
