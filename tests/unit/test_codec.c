@@ -333,13 +333,15 @@ START_TEST(memory_is_limited_whatever_is_sent)
 {
     enum { N = 20000, HEAD = 5 };
     static char bytes[HEAD + 2 * N + 1];
-    memcpy(bytes, "\x22\xc0\xb8\x02", 4); /* 40,000 bytes of params */
-    for (size_t i = 0; i < N; i++) memcpy(bytes + 4 + 2 * i, "\x52\x00", 2);
+    const char head[] = {'\x22', '\xc0', '\xb8', 2}; /* 40,000 of params */
+    const char stop[] = {'\x52', 0};
+    memcpy(bytes, head, sizeof head);
+    for (size_t i = 0; i < N; i++) memcpy(bytes + 4 + 2 * i, stop, sizeof stop);
     const weft_span span = {bytes, 4 + 2 * N};
     weft_generate_request out;
     weft_err err = {0};
 
-    weft_arena *arena = new_arena(ROOM * 8);
+    weft_arena *arena = new_arena((size_t)ROOM * 8);
     ck_assert_int_eq(weft_decode_generate(arena, span, &out, &err), WEFT_OK);
     ck_assert_uint_eq(out.sampling.n_stop, N);
     weft_arena_destroy(arena);
@@ -359,9 +361,11 @@ START_TEST(bias_entries_are_limited)
     const uint32_t n = 3 * N;
     const char head[] = {'\x22', (char)(0x80 | (n & 0x7f)),
                          (char)(0x80 | (n >> 7 & 0x7f)), (char)(n >> 14)};
+    const char entry[] = {'\xd2', 1, 0};
     memcpy(bytes, head, 4);
-    for (size_t i = 0; i < N; i++) memcpy(bytes + 4 + 3 * i, "\xd2\x01\x00", 3);
-    weft_arena *arena = new_arena(ROOM * 32);
+    for (size_t i = 0; i < N; i++)
+        memcpy(bytes + 4 + 3 * i, entry, sizeof entry);
+    weft_arena *arena = new_arena((size_t)ROOM * 32);
     weft_generate_request out;
     weft_err err = {0};
     ck_assert_int_eq(

@@ -37,6 +37,7 @@ static bool begins_character(const char *bytes, size_t n)
  * complete it, or for one byte that begins none. */
 static size_t lossy(const char *bytes, size_t n, char *out)
 {
+    static const char mark[] = {'\xEF', '\xBF', '\xBD'};
     size_t made = 0;
     for (size_t i = 0; i < n;) {
         size_t whole = 1;
@@ -53,8 +54,8 @@ static size_t lossy(const char *bytes, size_t n, char *out)
         while (part < 3 && i + part + 1 <= n &&
                begins_character(bytes + i, part + 1))
             part++;
-        memcpy(out + made, "\xEF\xBF\xBD", 3);
-        made += 3;
+        memcpy(out + made, mark, sizeof mark);
+        made += sizeof mark;
         i += part;
     }
     return made;

@@ -146,7 +146,7 @@ START_TEST(a_folder_with_any_name_is_told)
     (void)snprintf(old, sizeof old, "%.60s", folder);
     (void)snprintf(moved, sizeof moved, "%s-\xc3\xff", old);
     ck_assert_int_eq(rename(old, moved), 0);
-    (void)strcpy(folder, moved);
+    (void)snprintf(folder, sizeof folder, "%s", moved);
     command_seen s = run("check|--json|--model=@", NULL);
     ck_assert_int_eq(rename(moved, old), 0);
     ck_assert_msg(s.code == 0, "%s", s.err);

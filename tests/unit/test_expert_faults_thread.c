@@ -200,7 +200,7 @@ START_TEST(stale_answers_are_dropped)
     stage *const s = open_stage(PUPPET_STALE, 0, 3, 1 + _i % 2, LONG_NS);
     s->run.cut = _i < 2 ? 0 : 7;
     const weft_exchange_state state = compute(s, "stale", _i);
-    ck_assert_int_gt(atomic_load(&s->puppet.n_stale), 9 * 20);
+    ck_assert_int_gt(atomic_load(&s->puppet.n_stale), INT64_C(9) * 20);
     ck_assert_uint_eq(state.n_stale, (uint64_t)atomic_load(&s->puppet.n_stale));
     ck_assert_uint_eq(state.n_fenced + state.n_garbage, 0);
     close_stage(s);

@@ -250,8 +250,8 @@ START_TEST(room_is_made_for_what_comes_later)
     weft_placement *const other = place(&d, 2, 2);
     for (int32_t l = 0; l < other->n_layer; l++)
         for (int32_t e = 0; e < other->n_expert; e++) {
-            uint16_t *const owner =
-                &other->owners[(l * other->n_expert + e) * other->n_replicas];
+            const int64_t expert = (int64_t)l * other->n_expert + e;
+            uint16_t *const owner = &other->owners[expert * other->n_replicas];
             if (*owner == 0 || *owner == 1) *owner = (uint16_t)(1 - *owner);
         }
     prepare(&d, three);

@@ -14,6 +14,7 @@
 
 #include "node/base/clock.h"
 #include "node/base/mem.h"
+#include "node/base/str.h"
 #include "tests/support/expect.h"
 #include "tests/support/pool.h"
 #include "tests/support/suite.h"
@@ -116,7 +117,9 @@ static void start_wire(wire *w, const char *to)
     struct sockaddr_in at = {.sin_family = AF_INET,
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t n = sizeof at;
-    w->to_port = (uint16_t)atoi(strrchr(to, ':') + 1);
+    int64_t port = 0;
+    ck_assert(weft_parse_i64(strrchr(to, ':') + 1, 1, UINT16_MAX, &port));
+    w->to_port = (uint16_t)port;
     w->listener = socket(AF_INET, SOCK_STREAM, 0);
     ck_assert_int_eq(bind(w->listener, (struct sockaddr *)&at, n), 0);
     ck_assert_int_eq(listen(w->listener, 8), 0);
@@ -255,9 +258,9 @@ START_TEST(cut_after_any_number_of_bytes)
     ck_assert_int_gt(all, 10 * hello);
     for (int32_t i = 0; i < 4; i++) {
         scene s;
-        wire w = {.answers = answers,
-                  .cut_after =
-                      hello + (all - hello) * (4 * _i + i) / (5 * CUTS)};
+        const int64_t nth = INT64_C(4) * _i + i;
+        const int64_t cut = (all - hello) * nth / (INT64_C(5) * CUTS);
+        wire w = {.answers = answers, .cut_after = hello + cut};
         open_scene(&s, 2);
         start_wire(&w, s.pool->shards[0].peer.address);
         set_map(&s, 1, 2, 3, w.address);

@@ -190,7 +190,7 @@ START_TEST(a_count_that_lies_is_refused)
     unsigned char body[BODY_BYTES];
     const size_t n = encode_job(&job, body);
     /* The count of tokens lies before the last five. */
-    memset(body + n - 4 * 6, 0xff, 4);
+    memset(body + n - 6 * sizeof(int32_t), 0xff, sizeof(int32_t));
     weft_arena *arena = NULL;
     weft_job *back = NULL;
     ck_assert_int_eq(decode_job(body, n, &arena, &back, NULL),

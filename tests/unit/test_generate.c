@@ -31,9 +31,10 @@ static void keep(const weft_generate_request *r)
     copy(asked.text, r->text);
     copy(asked.request_id, r->request_id);
     for (size_t i = 0; i < r->sampling.n_stop; i++) {
-        (void)strncat(asked.stops, r->sampling.stop[i].data,
-                      r->sampling.stop[i].n);
-        (void)strcat(asked.stops, "|");
+        const weft_span stop = r->sampling.stop[i];
+        const size_t at = strlen(asked.stops);
+        (void)snprintf(asked.stops + at, sizeof asked.stops - at, "%.*s|",
+                       (int)stop.n, stop.data);
     }
     asked.sampling = r->sampling;
     asked.stream = r->stream;
@@ -186,7 +187,7 @@ START_TEST(sends_what_is_given)
     ck_assert_uint_eq(asked.sampling.seed.value, UINT64_MAX);
     ck_assert(!asked.sampling.max_tokens.set);
     char first[TEXT_BYTES];
-    (void)strcpy(first, asked.request_id);
+    (void)snprintf(first, sizeof first, "%s", asked.request_id);
     ck_assert_uint_gt(strlen(first), 8);
     ck_assert_int_eq(run("generate|x").code, 0);
     ck_assert_str_ne(asked.request_id, first);

@@ -11,6 +11,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include "node/base/str.h"
 #include "node/rpc/http/http.h"
 #include "tests/support/suite.h"
 
@@ -61,9 +62,11 @@ static uint32_t own_address = INADDR_LOOPBACK;
 static int dial(void)
 {
     const char *colon = strrchr(weft_http_server_address(server), ':');
+    int64_t port = 0;
+    ck_assert(weft_parse_i64(colon + 1, 1, UINT16_MAX, &port));
     const struct sockaddr_in at = {
         .sin_family = AF_INET,
-        .sin_port = htons((uint16_t)atoi(colon + 1)),
+        .sin_port = htons((uint16_t)port),
         .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
     };
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -109,9 +112,14 @@ static int ask(const char *verb, const char *path)
         request, sizeof request,
         "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", verb, path);
     ask_bytes(request, (size_t)n);
-    int status = 0;
-    ck_assert_msg(sscanf(answer, "HTTP/1.1 %d", &status) == 1, "%s", answer);
-    return status;
+    static const char version[] = "HTTP/1.1 ";
+    ck_assert_msg(strncmp(answer, version, sizeof version - 1) == 0, "%s",
+                  answer);
+    const char *const number = answer + sizeof version - 1;
+    char *end = NULL;
+    const long status = strtol(number, &end, 10);
+    ck_assert_msg(end != number, "%s", answer);
+    return (int)status;
 }
 
 static const char *body(void)
@@ -151,6 +159,7 @@ END_TEST
 
 START_TEST(garbage_does_no_harm)
 {
+    static const char get[] = "GET /";
     static char large[200000];
     static const char *const lines[] = {
         "\x16\x03\x01\x00\xa5\x01",
@@ -166,7 +175,7 @@ START_TEST(garbage_does_no_harm)
         ck_assert_int_eq(ask("GET", "/healthz"), 200);
     }
     memset(large, 'a', sizeof large);
-    memcpy(large, "GET /", 5);
+    memcpy(large, get, sizeof get - 1);
     ask_bytes(large, sizeof large);
     ck_assert_int_eq(ask("GET", "/healthz"), 200);
     memset(large, 0, sizeof large);

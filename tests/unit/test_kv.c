@@ -81,7 +81,7 @@ START_TEST(bytes_of_a_sequence_are_exact)
     ck_assert_int_eq(layout.row_bytes[WEFT_FULL], 1152);
     ck_assert_int_eq(layout.row_bytes[WEFT_WINDOW], 2176);
     ck_assert_int_eq(layout.index_row_bytes, 256);
-    ck_assert_int_eq(layout.index_token_bytes, 13 * 256);
+    ck_assert_int_eq(layout.index_token_bytes, INT64_C(13) * 256);
 }
 END_TEST
 
@@ -329,7 +329,7 @@ static void oracle_compare(const oracle *o, const weft_kv_pool *pool)
         ck_assert_int_eq(stats.pages_free[k], held[k]);
     }
     ck_assert_int_eq(stats.index_used_bytes, n[0] * 4 * 3);
-    ck_assert_int_eq(stats.used_bytes[0], n[0] * (bytes[0] - 4 * 3));
+    ck_assert_int_eq(stats.used_bytes[0], n[0] * (bytes[0] - INT64_C(4) * 3));
     ck_assert_int_eq(stats.used_bytes[1], n[1] * bytes[1]);
     ck_assert_int_eq(stats.total_bytes, o->slabs * 840);
     ck_assert_int_eq(stats.free_bytes,
@@ -509,10 +509,10 @@ START_TEST(double_release_panics)
     ck_assert(panics(destroy_used, pool, 0));
     ck_assert(panics(release_once, pool, pages[0] + 1));
     ck_assert(panics(release_once, pool, -840));
-    ck_assert(panics(release_once, pool, 4 * 840));
+    ck_assert(panics(release_once, pool, INT64_C(4) * 840));
     /* Neither a page of a slab that nobody has, nor one never handed out. */
-    ck_assert(panics(release_once, pool, 3 * 840));
-    ck_assert(panics(release_once, pool, pages[0] + 3 * 120));
+    ck_assert(panics(release_once, pool, INT64_C(3) * 840));
+    ck_assert(panics(release_once, pool, pages[0] + INT64_C(3) * 120));
     for (int i = 0; i < 2; i++) weft_kv_pool_release(pool, WEFT_FULL, pages[i]);
     ck_assert(panics(release_once, pool, pages[0]));
     weft_kv_pool_destroy(pool);

@@ -99,8 +99,9 @@ START_TEST(a_table_is_the_same_in_all_stages)
     }
     weft_kv_stats sum;
     weft_kv_spaces_get_stats(&g.spaces, &sum);
-    ck_assert_int_eq(sum.pages_used[WEFT_FULL], 2 * table.n_pages[WEFT_FULL]);
-    ck_assert_int_eq(sum.slabs, 3 * 90);
+    ck_assert_int_eq(sum.pages_used[WEFT_FULL],
+                     INT64_C(2) * table.n_pages[WEFT_FULL]);
+    ck_assert_int_eq(sum.slabs, INT64_C(3) * 90);
     weft_kv_table_clear(&table, &g.spaces, NULL, NULL);
     check_group(&g, &table);
     weft_kv_spaces_get_stats(&g.spaces, &sum);

@@ -241,7 +241,7 @@ START_TEST(pages_go_round)
         const weft_kv_spaces spaces = {.n = 1, .at = &space};
         weft_kv_table tables[2] = {table_of(&spaces), table_of(&spaces)};
         int64_t n[2] = {0, 0}, total = 0;
-        for (uint64_t step = 0; total < 4 * POSITIONS_MAX; step++) {
+        for (uint64_t step = 0; total < INT64_C(4) * POSITIONS_MAX; step++) {
             const uint64_t r = weft_rng_u64(seed, step);
             weft_kv_table *const table = &tables[r & 1];
             int64_t *const at = &n[r & 1];

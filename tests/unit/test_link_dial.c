@@ -246,6 +246,7 @@ static void make_garbage(input inputs[INPUTS])
     static char header[LARGE];
     static const unsigned char record[] = {0x16, 3, 1,    0, 0xa5, 1,
                                            0,    0, 0xa1, 3, 3};
+    static const char get[] = "GET /";
     static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     static const char http[] = "POST /metrics HTTP/1.1\r\nHost: x\r\n"
                                "Content-Length: -1\r\n\r\n and some more bytes";
@@ -257,7 +258,7 @@ static void make_garbage(input inputs[INPUTS])
     memset(tls, 0x11, sizeof tls);
     memcpy(tls, record, sizeof record);
     memset(header, 'a', sizeof header);
-    memcpy(header, "GET /", 5);
+    memcpy(header, get, sizeof get - 1);
     memcpy(settings, preface, sizeof preface - 1);
     const input all[INPUTS] = {
         {zeros, sizeof zeros},       {zeros, 64},

@@ -1,6 +1,7 @@
 /* The command line against tables: what is refused and named, and what comes
  * out of what is taken. */
 #include <check.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,8 +38,8 @@ static weft_status parse_in(const char *line, const char *env, weft_options *o,
     argv[0] = program;
     int argc = 1;
     ck_assert(strlen(line) < sizeof copy && strlen(env) < sizeof vars);
-    strcpy(copy, line);
-    strcpy(vars, env);
+    (void)snprintf(copy, sizeof copy, "%s", line);
+    (void)snprintf(vars, sizeof vars, "%s", env);
     for (char *at = copy; line[0] != '\0' && at != NULL;) {
         char *const bar = strchr(at, '|');
         if (bar != NULL) *bar = '\0';
@@ -366,12 +367,19 @@ START_TEST(a_long_value_stays_one_short_line)
 }
 END_TEST
 
+static void append(char line[LINE_BYTES], const char *text)
+{
+    const size_t n = strlen(line);
+    ck_assert_uint_lt(n + strlen(text), LINE_BYTES);
+    (void)snprintf(line + n, LINE_BYTES - n, "%s", text);
+}
+
 START_TEST(too_many_stops)
 {
     char line[LINE_BYTES] = "generate|x";
-    for (int i = 0; i < WEFT_STOPS_MAX; i++) strcat(line, "|--stop=y");
+    for (int i = 0; i < WEFT_STOPS_MAX; i++) append(line, "|--stop=y");
     ck_assert_int_eq(parse(line, "").n_stops, WEFT_STOPS_MAX);
-    strcat(line, "|--stop=y");
+    append(line, "|--stop=y");
     weft_options o;
     weft_err err = {0};
     ck_assert_int_eq(parse_in(line, "", &o, &err), WEFT_INVALID_ARGUMENT);

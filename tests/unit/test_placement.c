@@ -83,7 +83,7 @@ static weft_placement *make(const struct cluster *c, int32_t replicas,
 
 static const uint16_t *owners(const weft_placement *p, int32_t l, int32_t e)
 {
-    return p->owners + (l * p->n_expert + e) * p->n_replicas;
+    return p->owners + ((int64_t)l * p->n_expert + e) * p->n_replicas;
 }
 
 static int32_t n_owners(const weft_placement *p, int32_t l, int32_t e)
@@ -345,7 +345,7 @@ START_TEST(capacities_are_kept)
         weft_err err = {0};
         const weft_status st = weft_placement_make(
             &shape, c.members, c.n, replicas, p, NULL, &next, &err);
-        if (all < 3 * EXPERTS) {
+        if (all < INT64_C(3) * EXPERTS) {
             ck_assert_int_eq(st, WEFT_FAILED_PRECONDITION);
             ck_assert_ptr_nonnull(strstr(err.text, "720 bytes"));
             continue;

@@ -148,6 +148,17 @@ START_TEST(frozen_etcd)
 }
 END_TEST
 
+/* Put as often as it takes, until the other handle sees it. */
+static void put_until_seen(const char *key, const char *value)
+{
+    for (int32_t put = -1; !seen_has(&s[1], key, value);) {
+        if (put < 0 || (s[0].done[put] && s[0].results[put] != WEFT_OK))
+            put = seen_put(&s[0], key, value, false, -1);
+        UNTIL(s[0].done[put]);
+        if (s[0].results[put] == WEFT_OK) UNTIL(seen_has(&s[1], key, value));
+    }
+}
+
 /* One of three: the others answer, writes go on within a second or two. */
 static void lose_one_of_three(void (*lose)(etcd_server *e, int i))
 {
@@ -163,13 +174,7 @@ static void lose_one_of_three(void (*lose)(etcd_server *e, int i))
         const uint64_t begun = weft_clock_now_ns();
         lose(&etcd, lost);
         (void)snprintf(value, sizeof value, "%d", lost);
-        for (int32_t put = -1; !seen_has(&s[1], "k", value);) {
-            if (put < 0 || (s[0].done[put] && s[0].results[put] != WEFT_OK))
-                put = seen_put(&s[0], "k", value, false, -1);
-            UNTIL(s[0].done[put]);
-            if (s[0].results[put] == WEFT_OK)
-                UNTIL(seen_has(&s[1], "k", value));
-        }
+        put_until_seen("k", value);
         ck_assert_uint_lt(weft_clock_now_ns() - begun, 8000 * MS);
         if (etcd.pids[lost] == 0)
             etcd_start(&etcd, lost);
@@ -251,6 +256,17 @@ START_TEST(page_that_ends_in_a_long_key)
 }
 END_TEST
 
+/* A megabyte may take longer than a call's deadline. */
+static void submit_large(weft_txn *txn)
+{
+    int32_t put;
+    do {
+        put = seen_submit(&s[0], txn);
+        UNTIL(s[0].done[put]);
+    } while (s[0].results[put] == WEFT_UNAVAILABLE);
+    ck_assert_int_eq(s[0].results[put], WEFT_OK);
+}
+
 /* A page of such values is more than one answer may have. */
 START_TEST(listing_of_large_values)
 {
@@ -264,13 +280,7 @@ START_TEST(listing_of_large_values)
     for (int i = 0; i < 24; i++) {
         (void)snprintf(txn.writes[0].key, WEFT_KEY_BYTES, "epoch/%d/placement",
                        i);
-        /* A megabyte may take longer than a call's deadline. */
-        int32_t put;
-        do {
-            put = seen_submit(&s[0], &txn);
-            UNTIL(s[0].done[put]);
-        } while (s[0].results[put] == WEFT_UNAVAILABLE);
-        ck_assert_int_eq(s[0].results[put], WEFT_OK);
+        submit_large(&txn);
     }
     seen_begin(&s[1], open_handle(0, 0));
     UNTIL(s[1].n_listings > 0);

@@ -349,7 +349,8 @@ START_TEST(broken_values_do_no_harm)
         size_t size = at->value.n;
         ck_assert_uint_lt(size, sizeof bytes);
         memcpy(bytes, at->value.data, size);
-        bytes[(r >> 8) % size] ^= (char)(1 << (r >> 40) % 8);
+        char *const flipped = &bytes[(r >> 8) % size];
+        *flipped = (char)(*flipped ^ 1 << (r >> 40) % 8);
         if ((r >> 50) % 4 == 0) size = (r >> 16) % size;
         const weft_registry_event event = {.kind = WEFT_REGISTRY_PUT,
                                            .key = at->key,

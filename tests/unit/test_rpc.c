@@ -169,8 +169,8 @@ START_TEST(many_streams_at_once)
     ck_assert(weft_fake_wait(node.fake, is_idle, 0));
     weft_rpc_server_stop(node.server, SECONDS(20));
     const weft_fake_counts counts = weft_fake_read(node.fake);
-    ck_assert_int_eq(counts.started, N_THREADS * N_CALLS);
-    ck_assert_int_eq(counts.ended, N_THREADS * N_CALLS);
+    ck_assert_int_eq(counts.started, (int64_t)N_THREADS * N_CALLS);
+    ck_assert_int_eq(counts.ended, (int64_t)N_THREADS * N_CALLS);
     serve_end(&node);
 }
 END_TEST

@@ -9,9 +9,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "node/base/address.h"
 #include "node/base/clock.h"
 #include "node/base/mem.h"
-#include "node/rpc/address.h"
 #include "tests/support/served.h"
 #include "tests/support/suite.h"
 
@@ -149,15 +149,15 @@ static weft_status ignore(void *arg, weft_span message, weft_err *err)
 
 START_TEST(a_flood_is_ended_and_the_server_goes_on)
 {
-    enum { FLOOD = 64 << 20 };
-    char *bytes = calloc(FLOOD, 1);
+    const size_t flood = (size_t)64 << 20;
+    char *bytes = calloc(flood, 1);
     weft_rpc_options options = weft_rpc_options_default();
-    options.incoming_bytes_max = FLOOD / 8;
-    options.message_bytes_max = 2 * FLOOD; /* not what stops it */
+    options.incoming_bytes_max = flood / 8;
+    options.message_bytes_max = 2 * flood; /* not what stops it */
     node = serve(options);
     weft_client *client = serve_client(&node);
     ck_assert_int_eq(weft_client_call(client, "/weft.v1.Generation/Tokenize",
-                                      (weft_span){bytes, FLOOD}, SECONDS(60),
+                                      (weft_span){bytes, flood}, SECONDS(60),
                                       ignore, NULL, NULL),
                      WEFT_RESOURCE_EXHAUSTED);
     weft_client_destroy(client);

@@ -18,9 +18,8 @@ static served node;
 static weft_span health_request(const char *service, char bytes[64])
 {
     const size_t n = strlen(service);
-    bytes[0] = '\x0a';
-    bytes[1] = (char)n;
-    memcpy(bytes + 2, service, n);
+    ck_assert_uint_lt(n + 2, 64);
+    (void)snprintf(bytes, 64, "\x0a%c%s", (int)n, service);
     return (weft_span){bytes, n + 2};
 }
 
@@ -166,9 +165,9 @@ static reflection_type *ask(weft_client *client, const char *version,
                    "/grpc.reflection.%s.ServerReflection/ServerReflectionInfo",
                    version);
     const size_t n = strlen(text);
-    bytes[0] = (char)(number << 3 | 2);
-    bytes[1] = (char)n;
-    memcpy(bytes + 2, text, n);
+    ck_assert_uint_lt(n + 2, sizeof bytes);
+    (void)snprintf(bytes, sizeof bytes, "%c%c%s", number << 3 | 2, (int)n,
+                   text);
     const weft_status st =
         weft_client_call(client, path, (weft_span){bytes, n + 2}, SECONDS(20),
                          keep_bytes, &answer, &err);

@@ -210,7 +210,7 @@ START_TEST(draws_have_the_right_frequencies)
         for (int32_t i = 0; i < N; i++) {
             weight[i] = exp2(-(i % 4) - 0.5 * i);
             sum += weight[i];
-            b.logits[i * 37] = (float)(0.5 * log(weight[i]));
+            b.logits[(ptrdiff_t)i * 37] = (float)(0.5 * log(weight[i]));
         }
         b.job.sampling.temperature = 0.5F;
         b.job.sampling.seed = seed;
@@ -309,7 +309,7 @@ START_TEST(extreme_options_give_a_token)
     static const float repetitions[] = {1e-45F, 1e-6F, 1.0F, 2.0F, 1e30F};
     open_bench(VOCAB);
     weft_sampling *const p = &b.job.sampling;
-    for (uint64_t i = 0; i < 9 * 5 * 5 * 3 * 25; i++) {
+    for (uint64_t i = 0; i < UINT64_C(9) * 5 * 5 * 3 * 25; i++) {
         p->temperature = temperatures[i % 9];
         p->top_p = top_ps[i / 9 % 5];
         p->top_k = top_ks[i / 45 % 5];

@@ -175,12 +175,10 @@ START_TEST(could_never_fit_is_refused)
     ck_assert_int_eq(weft_sched_submit(b.sched, &over, &err),
                      WEFT_RESOURCE_EXHAUSTED);
     char text[3][32];
-    const int64_t slab = b.space.layout.slab_bytes;
-    (void)snprintf(text[0], sizeof text[0], "%lld", (long long)(11 * slab));
-    (void)snprintf(text[1], sizeof text[1], "%lld are free",
-                   (long long)(10 * slab));
-    (void)snprintf(text[2], sizeof text[2], "%lld in total",
-                   (long long)(10 * slab));
+    const long long slab = b.space.layout.slab_bytes;
+    (void)snprintf(text[0], sizeof text[0], "%lld", 11 * slab);
+    (void)snprintf(text[1], sizeof text[1], "%lld are free", 10 * slab);
+    (void)snprintf(text[2], sizeof text[2], "%lld in total", 10 * slab);
     for (int i = 0; i < 3; i++)
         ck_assert_ptr_nonnull(strstr(err.text, text[i]));
     run_until_idle(&b);

@@ -256,7 +256,7 @@ START_TEST(each_cancel_finds_its_request)
                          0);
     for (int i = 0; i < LEAVERS; i++) (void)pthread_join(threads[i], NULL);
     wait_idle();
-    ck_assert_int_ge(atomic_load(&node.n_ended), LEAVERS * ROUNDS);
+    ck_assert_int_ge(atomic_load(&node.n_ended), (int64_t)LEAVERS * ROUNDS);
     node.ops.cancel(node.service, UINT64_MAX, WEFT_CANCELLED); /* unknown */
     close_node(client);
 }

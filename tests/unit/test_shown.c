@@ -15,7 +15,7 @@ static int64_t revision;
 static char told[512];
 static uint64_t now, next;
 
-enum { HOLD = 1000 };
+#define HOLD UINT64_C(1000)
 
 static void note(void *arg, const weft_member *m, weft_shown_change change)
 {

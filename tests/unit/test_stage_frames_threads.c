@@ -233,7 +233,7 @@ static void send_bytes(lead *l, const plan *p, const void *bytes, size_t n)
     };
     const void *rows[ROWS];
     for (int32_t r = 0; r < ROWS; r++)
-        rows[r] = l->rows + r * l->config.hidden_size;
+        rows[r] = l->rows + (ptrdiff_t)r * l->config.hidden_size;
     /* The stage may have hung up over the plan. */
     const weft_status st = weft_link_send(l->link, &hidden, rows, NULL);
     ck_assert(st == WEFT_OK || st == WEFT_UNAVAILABLE);

@@ -384,7 +384,8 @@ START_TEST(cancelled_while_stuck)
     OK(weft_engine_cancel(b->engine, 2));
     wait_over(b, 2);
     wait_load(b, is_unused, "free of pages");
-    ck_assert_uint_lt(weft_clock_now_ns() - begin_ns, 500 * 1000 * 1000);
+    ck_assert_uint_lt(weft_clock_now_ns() - begin_ns,
+                      UINT64_C(500) * 1000 * 1000);
     atomic_store(&b->p->chain->experts[_i / 2]->gone, false);
     submit(b, 4);
     wait_over(b, 4);

@@ -364,23 +364,23 @@ END_TEST
 /* Marks in falling order of class: every one has to pass all before it. */
 START_TEST(many_marks)
 {
-    enum { N = 400 * 1000 };
+    const size_t n = 400000;
     json_t *const document = tokens_document();
     tokens_set(document, "normalizer", "{\"type\": \"NFC\"}");
     weft_tokenizer *const t = tokens_read(document, TOKENS_LIMIT);
     json_decref(document);
     weft_err err = {0};
-    weft_buf text = repeated("\xCC\x95\xCC\xA7", N); /* U+0315, U+0327 */
+    weft_buf text = repeated("\xCC\x95\xCC\xA7", n); /* U+0315, U+0327 */
     weft_ids ids = {0};
     ck_assert_int_eq(weft_tokenizer_encode(t, text.data, text.n,
                                            (weft_encode_options){0}, &ids,
                                            &err),
                      WEFT_OK);
-    ck_assert_uint_eq(ids.n, 4 * N);
+    ck_assert_uint_eq(ids.n, 4 * n);
     size_t n_wrong = 0;
     for (size_t i = 0; i < ids.n; i += 2)
         n_wrong +=
-            ids.data[i] != 0xCC || ids.data[i + 1] != (i < 2 * N ? 0xA7 : 0x95);
+            ids.data[i] != 0xCC || ids.data[i + 1] != (i < 2 * n ? 0xA7 : 0x95);
     ck_assert_uint_eq(n_wrong, 0);
     weft_buf_deinit(&text);
     weft_ids_deinit(&ids);
