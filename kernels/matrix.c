@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "kernels/ahead.h"
 #include "node/base/check.h"
 
 size_t weft_dtype_bytes(weft_dtype dtype)
@@ -122,13 +123,11 @@ static void transpose(const struct patch *p)
         unsigned char *const to = p->to + j * p->bytes;
         const unsigned char *const from = p->from + j * p->from_step;
         for (int32_t k = 0; k < side; k++)
-            __builtin_prefetch(
-                (const void *)((uintptr_t)(from + k * p->from_step) +
-                               AHEAD_BYTES),
-                0, 2);
+            __builtin_prefetch(weft_ahead(from + k * p->from_step, AHEAD_BYTES),
+                               0, 2);
         if (p->bytes == 4) copy_elements(p, j, side, 0, ins);
         for (int32_t i = 0; i < ins && p->bytes == 2; i += side)
-            tile_halves(to + i * p->to_step, p->to_step, from + i * 2,
+            tile_halves(to + i * p->to_step, p->to_step, from + (int64_t)i * 2,
                         p->from_step);
         for (int32_t i = 0; i < ins && p->bytes == 1; i += side)
             tile_bytes(to + i * p->to_step, p->to_step, from + i, p->from_step);
@@ -173,7 +172,7 @@ void weft_matrix_pack_rows(void *data, weft_dtype dtype, int32_t n_out,
             .bytes = bytes,
             .n_row = n,
             .n_in = n_in});
-        from += n * n_in * bytes;
+        from += (int64_t)n * n_in * bytes;
         row += n;
         n_rows -= n;
     }
