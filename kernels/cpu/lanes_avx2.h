@@ -209,10 +209,10 @@ LANE_FN __m256 vf_sum8(const vf *v)
         const vf *const x = &v[4 * (i >> 1) + (i & 1)];
         s8[i] = _mm256_add_ps(x->a, x->b);
     }
-    UNROLL for (int i = 0; i < 4; i++) s4[i] =
+    UNROLL for (int64_t i = 0; i < 4; i++) s4[i] =
         _mm256_add_ps(_mm256_permute2f128_ps(s8[2 * i], s8[2 * i + 1], 0x20),
                       _mm256_permute2f128_ps(s8[2 * i], s8[2 * i + 1], 0x31));
-    UNROLL for (int i = 0; i < 2; i++) s2[i] =
+    UNROLL for (int64_t i = 0; i < 2; i++) s2[i] =
         _mm256_add_ps(_mm256_shuffle_ps(s4[2 * i], s4[2 * i + 1], 0x44),
                       _mm256_shuffle_ps(s4[2 * i], s4[2 * i + 1], 0xee));
     return _mm256_add_ps(_mm256_shuffle_ps(s2[0], s2[1], 0x88),

@@ -164,13 +164,13 @@ LANE_FN float vf_sum(vf v)
 LANE_FN void vf_sum16(const vf *v, float *out)
 {
     vf s8[8], s4[4], s2[2];
-    UNROLL for (int i = 0; i < 8; i++) s8[i] =
+    UNROLL for (int64_t i = 0; i < 8; i++) s8[i] =
         _mm512_add_ps(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x44),
                       _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xee));
-    UNROLL for (int i = 0; i < 4; i++) s4[i] =
+    UNROLL for (int64_t i = 0; i < 4; i++) s4[i] =
         _mm512_add_ps(_mm512_shuffle_f32x4(s8[2 * i], s8[2 * i + 1], 0x88),
                       _mm512_shuffle_f32x4(s8[2 * i], s8[2 * i + 1], 0xdd));
-    UNROLL for (int i = 0; i < 2; i++) s2[i] =
+    UNROLL for (int64_t i = 0; i < 2; i++) s2[i] =
         _mm512_add_ps(_mm512_shuffle_ps(s4[2 * i], s4[2 * i + 1], 0x44),
                       _mm512_shuffle_ps(s4[2 * i], s4[2 * i + 1], 0xee));
     _mm512_storeu_ps(out, _mm512_add_ps(_mm512_shuffle_ps(s2[0], s2[1], 0x88),

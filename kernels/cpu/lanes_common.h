@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/ahead.h"
 #include "kernels/cpu/math.h"
 #include "kernels/matrix.h"
 

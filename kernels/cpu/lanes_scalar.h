@@ -23,7 +23,7 @@ typedef struct vf {
     float l[16];
 } vf;
 
-#define LANES_EACH for (int32_t l_ = 0; l_ < 16; l_++)
+#define LANES_EACH for (int64_t l_ = 0; l_ < 16; l_++)
 
 LANE_FN vf vf_set1(float x)
 {
