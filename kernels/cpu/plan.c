@@ -98,6 +98,7 @@ void weft_gemm_plan_unit(weft_gemm_plan *plan, int32_t unit, int32_t thread,
             continue;
         }
         *kept = at;
+        WEFT_ASSERT(c.n_across > 0); /* here > unit - at.first_unit >= 0 */
         const int32_t within = unit - at.first_unit;
         const int32_t panel = within % c.n_across * c.panels;
         const int32_t row = within / c.n_across * c.rows;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "kernels/cpu/math.h"
+#include "node/base/check.h"
 
 float weft_reference_round(float value, weft_round round)
 {
@@ -214,16 +215,17 @@ static float route_group_score(const weft_route *op, const float *t)
 
 static void route_row(const weft_route *op, int32_t r)
 {
-    float s[WEFT_ROUTE_EXPERTS_MAX], t[WEFT_ROUTE_EXPERTS_MAX];
-    float group[WEFT_ROUTE_EXPERTS_MAX];
+    float s[WEFT_ROUTE_EXPERTS_MAX], t[WEFT_ROUTE_EXPERTS_MAX] = {0};
+    float group[WEFT_ROUTE_EXPERTS_MAX] = {0};
     bool open[WEFT_ROUTE_EXPERTS_MAX];
     const int32_t size = op->n_expert / op->n_group;
+    WEFT_ASSERT(size >= 1);
     float *const w = op->weights_out + (int64_t)r * op->top_k;
     route_row_scores(op, r, s);
     for (int32_t i = 0; i < op->n_expert; i++)
         t[i] = op->bias != NULL ? s[i] + op->bias[i] : s[i];
     for (int32_t g = 0; g < op->n_group; g++)
-        group[g] = route_group_score(op, t + g * size);
+        group[g] = route_group_score(op, t + (int64_t)g * size);
     for (int32_t i = 0; i < op->n_expert; i++)
         open[i] = rank_of(group, NULL, op->n_group, i / size) < op->topk_group;
     for (int32_t i = 0; i < op->n_expert; i++) {

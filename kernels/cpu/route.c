@@ -29,10 +29,13 @@ static float group_score(const weft_route *op, const float *scores,
     return best + second;
 }
 
-/* Leave topk_group groups open. */
-static void open_groups(const weft_route *op, const float *scores, bool *open)
+/* Every expert is taken but those of the topk_group best groups. */
+static void open_groups(const weft_route *op, const float *scores, bool *taken)
 {
+    const int32_t size = op->n_expert / op->n_group;
     float score[WEFT_ROUTE_EXPERTS_MAX];
+    bool open[WEFT_ROUTE_EXPERTS_MAX];
+    for (int32_t i = 0; i < op->n_expert; i++) taken[i] = true;
     for (int32_t g = 0; g < op->n_group; g++) {
         open[g] = false;
         score[g] = group_score(op, scores, g);
@@ -42,6 +45,7 @@ static void open_groups(const weft_route *op, const float *scores, bool *open)
         for (int32_t g = 0; g < op->n_group; g++)
             if (!open[g] && (best < 0 || score[g] > score[best])) best = g;
         open[best] = true;
+        for (int32_t i = 0; i < size; i++) taken[best * size + i] = false;
     }
 }
 
@@ -64,13 +68,10 @@ static void divide(float *w, int32_t n, float by)
 
 void weft_route_choose(const weft_route *op, const float *scores, int32_t row)
 {
-    const int32_t size = op->n_expert / op->n_group;
     int32_t *const experts = op->experts_out + (int64_t)row * op->top_k;
     float *const w = op->weights_out + (int64_t)row * op->top_k;
-    bool open[WEFT_ROUTE_EXPERTS_MAX];
     bool taken[WEFT_ROUTE_EXPERTS_MAX];
-    open_groups(op, scores, open);
-    for (int32_t i = 0; i < op->n_expert; i++) taken[i] = !open[i / size];
+    open_groups(op, scores, taken);
 
     for (int32_t k = 0; k < op->top_k; k++) {
         int32_t best = -1;
