@@ -14,6 +14,7 @@
 #include "node/base/clock.h"
 #include "shard/link/outbox.h"
 #include "tests/support/expect.h"
+#include "tests/support/suite.h"
 
 #define MINUTE_NS UINT64_C(60000000000)
 
@@ -276,4 +277,41 @@ const char *kit_recv_broken(weft_link *link)
     ck_assert_int_eq(st, WEFT_UNAVAILABLE);
     ck_assert(!got);
     return err.text;
+}
+
+void kit_open_pair(kit_transport transport, weft_link **a_out,
+                   weft_link **b_out)
+{
+    const weft_link_options options = kit_options();
+    kit_open(transport, &options, &options, a_out, b_out);
+}
+
+void kit_close_pair(weft_link *a, weft_link *b)
+{
+    weft_link_close(a);
+    weft_link_close(b);
+}
+
+static const kit_tests *suite;
+static int n_transports = KIT_TRANSPORTS;
+
+static void add(TCase *tests)
+{
+    for (size_t i = 0; i < suite->n_all; i++)
+        tcase_add_loop_test(tests, suite->all[i], KIT_LOCAL, n_transports);
+    for (size_t i = 0; i < suite->n_raw; i++)
+        tcase_add_loop_test(tests, suite->raw[i], KIT_TCP, n_transports);
+    tcase_set_timeout(tests, 240);
+}
+
+int kit_run(const char *name, const kit_tests *tests)
+{
+    suite = tests;
+    if (!kit_certificates_make()) {
+        (void)fprintf(stderr, "without TLS: there is no openssl command\n");
+        n_transports = KIT_TLS;
+    }
+    const int result = weft_suite_run_added(name, add);
+    kit_certificates_remove();
+    return result;
 }

@@ -6,6 +6,7 @@
 #ifndef WEFT_TESTS_SUPPORT_LINK_KIT_H
 #define WEFT_TESTS_SUPPORT_LINK_KIT_H
 
+#include <check.h>
 #include <stdbool.h>
 
 #include "shard/link/link_internal.h"
@@ -30,6 +31,10 @@ weft_link_options kit_options(void);
 /* Two ends that are ready. */
 void kit_open(kit_transport transport, const weft_link_options *a,
               const weft_link_options *b, weft_link **a_out, weft_link **b_out);
+/* With kit_options. */
+void kit_open_pair(kit_transport transport, weft_link **a_out,
+                   weft_link **b_out);
+void kit_close_pair(weft_link *a, weft_link *b);
 
 /* One end that is ready, and the other one's bytes; not local. */
 typedef struct kit_raw {
@@ -57,5 +62,16 @@ const char *kit_recv_broken(weft_link *link);
 
 /* Now and a minute: what no test waits for. */
 uint64_t kit_deadline(void);
+
+/* Tests whose turn is a transport: `all` over each that there is, `raw`, which
+ * write bytes themselves, over all but the local one. */
+typedef struct kit_tests {
+    const TTest *const *all;
+    size_t n_all;
+    const TTest *const *raw;
+    size_t n_raw;
+} kit_tests;
+/* Runs them as the suite `name`, with certificates; what main is to return. */
+int kit_run(const char *name, const kit_tests *tests);
 
 #endif

@@ -7,25 +7,10 @@
 #include "tests/support/expect.h"
 #include "tests/support/link_frames.h"
 #include "tests/support/link_kit.h"
-#include "tests/support/suite.h"
 
 #define MS UINT64_C(1000000)
 
 enum { SECOND_FRAME_BODY = 37, STREAM_BYTES = 4096 };
-
-static int n_transports = KIT_TRANSPORTS;
-
-static void open_pair(int turn, weft_link **a, weft_link **b)
-{
-    const weft_link_options options = kit_options();
-    kit_open((kit_transport)turn, &options, &options, a, b);
-}
-
-static void close_pair(weft_link *a, weft_link *b)
-{
-    weft_link_close(a);
-    weft_link_close(b);
-}
 
 /* -- order, whole_or_none ------------------------------------------------- */
 
@@ -36,7 +21,7 @@ START_TEST(order)
     weft_link *b = NULL;
     kit_frame there[AHEAD];
     kit_frame back[AHEAD];
-    open_pair(_i, &a, &b);
+    kit_open_pair((kit_transport)_i, &a, &b);
     for (uint64_t step = 0; step < FRAMES; step += AHEAD) {
         for (size_t i = 0; i < AHEAD; i++) {
             const uint64_t name = step + i;
@@ -62,7 +47,7 @@ START_TEST(order)
     const uint64_t bytes_sent = stats.bytes_sent;
     weft_link_get_stats(b, &stats);
     ck_assert_uint_eq(stats.bytes_received, bytes_sent);
-    close_pair(a, b);
+    kit_close_pair(a, b);
 }
 END_TEST
 
@@ -79,7 +64,7 @@ START_TEST(whole_or_none)
     weft_link *a = NULL;
     weft_link *b = NULL;
     uint64_t step = 1;
-    open_pair(_i, &a, &b);
+    kit_open_pair((kit_transport)_i, &a, &b);
     for (size_t i = 0; i < sizeof bodies / sizeof bodies[0]; i++)
         for (size_t j = 0; j < sizeof rows / sizeof rows[0]; j++, step++) {
             kit_frame it = kit_build(step, bodies[i], rows[j].n, rows[j].bytes,
@@ -91,7 +76,7 @@ START_TEST(whole_or_none)
             ck_assert(weft_link_is_idle(a));
             kit_drop(&it);
         }
-    close_pair(a, b);
+    kit_close_pair(a, b);
 }
 END_TEST
 
@@ -102,7 +87,7 @@ START_TEST(no_frame_is_refused)
     weft_err told = {0};
     static const char row[8];
     const void *const rows[1] = {row};
-    open_pair(_i, &a, &b);
+    kit_open_pair((kit_transport)_i, &a, &b);
     const weft_frame good = {.type = WEFT_FRAME_PLAN};
     weft_frame bad[] = {good, good, good, good, good, good};
     bad[0].type = (weft_frame_type)99;
@@ -119,11 +104,51 @@ START_TEST(no_frame_is_refused)
     OK(weft_link_send(a, &good, NULL, &err));
     const weft_frame got = kit_recv(b, a);
     ck_assert_int_eq(got.type, WEFT_FRAME_PLAN);
-    close_pair(a, b);
+    kit_close_pair(a, b);
 }
 END_TEST
 
 /* -- full_queue_refuses --------------------------------------------------- */
+
+/* Sends until the queue is full; how many it took. */
+static uint64_t fill(weft_link *link, const kit_frame *it)
+{
+    weft_err told = {0};
+    weft_status result = WEFT_OK;
+    uint64_t sent = 0;
+    while ((result = weft_link_send(link, &it->frame, it->rows, &told)) ==
+           WEFT_OK) {
+        sent++;
+        ck_assert_msg(sent < 1000, "it takes everything");
+    }
+    ck_assert_int_eq(result, WEFT_RESOURCE_EXHAUSTED);
+    ck_assert_str_eq(told.text, "");
+    return sent;
+}
+
+/* What was taken arrives, once; what was refused does not. */
+static void drain(weft_link *from, weft_link *to, weft_poller *poller,
+                  const weft_frame *want, uint64_t n)
+{
+    const uint64_t deadline = kit_deadline();
+    weft_frame got;
+    bool is = false;
+    for (uint64_t came = 0; came < n;) {
+        OK(weft_link_recv(to, &got, &is, &err));
+        if (is) kit_check(&got, want);
+        came += is ? 1 : 0;
+        /* The poller tells of the room; only then does a push on. */
+        if (!weft_link_is_idle(from)) {
+            weft_poller_wait(poller, weft_clock_now_ns() + 50 * MS, 0);
+            OK(weft_link_recv(from, &got, &is, &err));
+            ck_assert(!is);
+        }
+        ck_assert(weft_clock_now_ns() < deadline);
+    }
+    ck_assert(weft_link_is_idle(from));
+    OK(weft_link_recv(to, &got, &is, &err));
+    ck_assert(!is);
+}
 
 START_TEST(full_queue_refuses)
 {
@@ -137,45 +162,15 @@ START_TEST(full_queue_refuses)
     OK(weft_poller_create(&poller, &err));
     OK(weft_poller_add(poller, a, &err));
     kit_frame it = kit_build(1, 100, ROWS, ROW_BYTES, false);
-    uint64_t sent = 0;
-    uint64_t came = 0;
     for (int lap = 0; lap < 3; lap++) {
-        weft_err told = {0};
-        weft_status result = WEFT_OK;
-        while ((result = weft_link_send(a, &it.frame, it.rows, &told)) ==
-               WEFT_OK) {
-            sent++;
-            ck_assert_msg(sent - came < 1000, "it takes everything");
-        }
-        ck_assert_int_eq(result, WEFT_RESOURCE_EXHAUSTED);
-        ck_assert_str_eq(told.text, "");
-        ck_assert_uint_ge(sent - came, QUEUE);
-        /* What was taken arrives, once; what was refused does not. */
-        const uint64_t deadline = kit_deadline();
-        while (came < sent) {
-            weft_frame got;
-            bool is = false;
-            OK(weft_link_recv(b, &got, &is, &err));
-            if (is) kit_check(&got, &it.frame);
-            came += is ? 1 : 0;
-            /* The poller tells of the room; only then does a push on. */
-            if (!weft_link_is_idle(a)) {
-                weft_poller_wait(poller, weft_clock_now_ns() + 50 * MS, 0);
-                OK(weft_link_recv(a, &got, &is, &err));
-                ck_assert(!is);
-            }
-            ck_assert(weft_clock_now_ns() < deadline);
-        }
-        ck_assert(weft_link_is_idle(a));
-        bool is = false;
-        weft_frame got;
-        OK(weft_link_recv(b, &got, &is, &err));
-        ck_assert(!is);
+        const uint64_t n = fill(a, &it);
+        ck_assert_uint_ge(n, QUEUE);
+        drain(a, b, poller, &it.frame, n);
     }
     weft_poller_remove(poller, a);
     weft_poller_destroy(poller);
     kit_drop(&it);
-    close_pair(a, b);
+    kit_close_pair(a, b);
 }
 END_TEST
 
@@ -241,7 +236,7 @@ START_TEST(cut_anywhere_is_broken)
     if (_i == KIT_LOCAL) { /* frames cannot be cut there, but after one */
         weft_link *a = NULL;
         weft_link *b = NULL;
-        open_pair(_i, &a, &b);
+        kit_open_pair((kit_transport)_i, &a, &b);
         kit_frame one = kit_build(1, 5, 3, 20, true);
         OK(weft_link_send(a, &one.frame, one.rows, &err));
         kit_drop(&one);
@@ -259,6 +254,24 @@ START_TEST(cut_anywhere_is_broken)
 }
 END_TEST
 
+static void check_nth(int nth, const weft_frame *got, const weft_frame *second)
+{
+    if (nth == 1) check_first(got);
+    if (nth == 2) kit_check(got, second);
+}
+
+/* Takes those that are whole, after `came` others; how many have come then. */
+static int recv_whole(weft_link *link, int came, const weft_frame *second)
+{
+    for (;;) {
+        bool is = false;
+        weft_frame got;
+        OK(weft_link_recv(link, &got, &is, &err));
+        if (!is) return came;
+        check_nth(++came, &got, second);
+    }
+}
+
 START_TEST(bytes_may_come_one_by_one_or_all_at_once)
 {
     unsigned char stream[2 * STREAM_BYTES];
@@ -272,21 +285,11 @@ START_TEST(bytes_may_come_one_by_one_or_all_at_once)
         int came = 0;
         for (size_t at = 0; at < n; at += piece) {
             kit_raw_write(&raw, stream + at, at + piece < n ? piece : n - at);
-            for (;;) {
-                bool is = false;
-                weft_frame got;
-                OK(weft_link_recv(link, &got, &is, &err));
-                if (!is) break;
-                came++;
-                if (came == 1) check_first(&got);
-                if (came == 2) kit_check(&got, &two.frame);
-            }
+            came = recv_whole(link, came, &two.frame);
         }
         while (came < 2) {
             const weft_frame got = kit_recv(link, NULL);
-            came++;
-            if (came == 1) check_first(&got);
-            if (came == 2) kit_check(&got, &two.frame);
+            check_nth(++came, &got, &two.frame);
         }
         kit_raw_close(&raw, false);
         (void)kit_recv_broken(link);
@@ -371,7 +374,7 @@ static void try_limit(int turn, const weft_frame_limits *limits, bool fits,
     weft_link *a = NULL;
     weft_link *b = NULL;
     kit_open((kit_transport)turn, &options, &options, &a, &b);
-    close_pair(a, b);
+    kit_close_pair(a, b);
     const weft_link_options wide = options;
     options.limits = *limits;
     kit_open((kit_transport)turn, &wide, &options, &a, &b);
@@ -385,7 +388,7 @@ static void try_limit(int turn, const weft_frame_limits *limits, bool fits,
         ck_assert_msg(strstr(told, why) != NULL, "%s, and not %s", told, why);
     }
     kit_drop(&it);
-    close_pair(a, b);
+    kit_close_pair(a, b);
 }
 
 START_TEST(limits_hold)
@@ -433,7 +436,7 @@ START_TEST(silence_breaks)
     weft_frame unused;
     ck_assert_int_eq(weft_link_recv(b, &unused, &got, &told), WEFT_UNAVAILABLE);
     ck_assert_str_eq(weft_link_name(b), "experts-7");
-    close_pair(a, b);
+    kit_close_pair(a, b);
 }
 END_TEST
 
@@ -473,7 +476,7 @@ START_TEST(pulses_are_not_frames)
     }
     weft_link_get_stats(a, &stats);
     ck_assert_uint_eq(stats.frames_sent, 200);
-    close_pair(a, b);
+    kit_close_pair(a, b);
 }
 END_TEST
 
@@ -484,7 +487,7 @@ START_TEST(close_is_seen)
     weft_link *a = NULL;
     weft_link *b = NULL;
     weft_poller *poller = NULL;
-    open_pair(_i, &a, &b);
+    kit_open_pair((kit_transport)_i, &a, &b);
     OK(weft_poller_create(&poller, &err));
     OK(weft_poller_add(poller, b, &err));
     const weft_frame frame = {.type = WEFT_FRAME_STUCK};
@@ -516,7 +519,7 @@ START_TEST(a_sender_sees_the_close)
     weft_link *a = NULL;
     weft_link *b = NULL;
     const weft_frame frame = {.type = WEFT_FRAME_STUCK};
-    open_pair(_i, &a, &b);
+    kit_open_pair((kit_transport)_i, &a, &b);
     weft_link_close(b);
     const uint64_t deadline = kit_deadline();
     weft_err told = {0};
@@ -557,7 +560,7 @@ START_TEST(a_reset_is_seen)
 }
 END_TEST
 
-static void add(TCase *tests)
+int main(void)
 {
     const TTest *const all[] = {order,
                                 whole_or_none,
@@ -572,20 +575,8 @@ static void add(TCase *tests)
     const TTest *const raw[] = {bytes_may_come_one_by_one_or_all_at_once,
                                 garbage_breaks, out_of_place_breaks,
                                 a_reset_is_seen};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        tcase_add_loop_test(tests, all[i], KIT_LOCAL, n_transports);
-    for (size_t i = 0; i < sizeof raw / sizeof raw[0]; i++)
-        tcase_add_loop_test(tests, raw[i], KIT_TCP, n_transports);
-    tcase_set_timeout(tests, 240);
-}
-
-int main(void)
-{
-    if (!kit_certificates_make()) {
-        (void)fprintf(stderr, "without TLS: there is no openssl command\n");
-        n_transports = KIT_TLS;
-    }
-    const int result = weft_suite_run_added("link", add);
-    kit_certificates_remove();
-    return result;
+    return kit_run("link", &(kit_tests){.all = all,
+                                        .n_all = sizeof all / sizeof all[0],
+                                        .raw = raw,
+                                        .n_raw = sizeof raw / sizeof raw[0]});
 }

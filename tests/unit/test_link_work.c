@@ -11,23 +11,8 @@
 #include "tests/support/expect.h"
 #include "tests/support/link_frames.h"
 #include "tests/support/link_kit.h"
-#include "tests/support/suite.h"
 
 #define MS UINT64_C(1000000)
-
-static int n_transports = KIT_TRANSPORTS;
-
-static void open_pair(int turn, weft_link **a, weft_link **b)
-{
-    const weft_link_options options = kit_options();
-    kit_open((kit_transport)turn, &options, &options, a, b);
-}
-
-static void close_pair(weft_link *a, weft_link *b)
-{
-    weft_link_close(a);
-    weft_link_close(b);
-}
 
 typedef struct flusher {
     weft_link *link;
@@ -65,13 +50,13 @@ START_TEST(both_may_flush_large_frames)
     weft_link *a = NULL;
     weft_link *b = NULL;
     pthread_t thread;
-    open_pair(_i, &a, &b);
+    kit_open_pair((kit_transport)_i, &a, &b);
     flusher ends[2] = {{a, 1, 2}, {b, 2, 1}};
     ck_assert_int_eq(pthread_create(&thread, NULL, flush_and_recv, &ends[0]),
                      0);
     (void)flush_and_recv(&ends[1]);
     (void)pthread_join(thread, NULL);
-    close_pair(a, b);
+    kit_close_pair(a, b);
 }
 END_TEST
 
@@ -82,7 +67,7 @@ START_TEST(a_lent_frame_stays)
     weft_link *a = NULL;
     weft_link *b = NULL;
     pthread_t thread;
-    open_pair(_i, &a, &b);
+    kit_open_pair((kit_transport)_i, &a, &b);
     kit_frame first = kit_build(7, 33, 40, 1000, false);
     OK(weft_link_send(a, &first.frame, first.rows, &err));
     const weft_frame got = kit_recv(b, a);
@@ -94,7 +79,7 @@ START_TEST(a_lent_frame_stays)
     recv_large(&ends[1]);
     (void)pthread_join(thread, NULL);
     kit_drop(&first);
-    close_pair(a, b);
+    kit_close_pair(a, b);
 }
 END_TEST
 
@@ -102,7 +87,7 @@ START_TEST(a_flush_has_a_deadline)
 {
     weft_link *a = NULL;
     weft_link *b = NULL;
-    open_pair(_i, &a, &b);
+    kit_open_pair((kit_transport)_i, &a, &b);
     kit_frame it = kit_build(1, 0, 64, 1 << 16, false);
     weft_err told = {0};
     while (weft_link_send(a, &it.frame, it.rows, &told) == WEFT_OK) continue;
@@ -110,7 +95,7 @@ START_TEST(a_flush_has_a_deadline)
     ck_assert_int_eq(weft_link_flush(a, weft_clock_now_ns() + 20 * MS, &told),
                      WEFT_DEADLINE_EXCEEDED);
     kit_drop(&it);
-    close_pair(a, b);
+    kit_close_pair(a, b);
 }
 END_TEST
 
@@ -139,7 +124,7 @@ START_TEST(pulses_from_another_thread)
     weft_link *b = NULL;
     pthread_t thread;
     weft_link_stats stats;
-    open_pair(_i, &a, &b);
+    kit_open_pair((kit_transport)_i, &a, &b);
     pulser own = {.link = a};
     ck_assert_int_eq(pthread_create(&thread, NULL, pulse_on, &own), 0);
     for (uint64_t step = 0; step < FRAMES; step++) {
@@ -166,7 +151,7 @@ START_TEST(pulses_from_another_thread)
     ck_assert_uint_gt(stats.pulse_step, 0);
     atomic_store(&own.stop, true);
     (void)pthread_join(thread, NULL);
-    close_pair(a, b);
+    kit_close_pair(a, b);
 }
 END_TEST
 
@@ -182,7 +167,7 @@ START_TEST(no_memory_is_told)
     ck_assert_int_eq(weft_link_create_local(&options, &options, &a, &b, &told),
                      WEFT_RESOURCE_EXHAUSTED);
     weft_mem_fail_after(-1);
-    open_pair(_i, &a, &b);
+    kit_open_pair((kit_transport)_i, &a, &b);
     kit_frame it = kit_build(1, 5000, 2, 100000, false);
     weft_mem_fail_after(0);
     ck_assert_int_eq(weft_link_send(a, &it.frame, it.rows, &told),
@@ -196,7 +181,7 @@ START_TEST(no_memory_is_told)
         ck_assert_msg(strstr(why, "no memory") != NULL, "%s", why);
     }
     kit_drop(&it);
-    close_pair(a, b);
+    kit_close_pair(a, b);
 }
 END_TEST
 
@@ -254,7 +239,7 @@ START_TEST(a_stalled_peer_breaks)
     ck_assert_msg(strstr(told.text, "took nothing for") != NULL, "%s",
                   told.text);
     kit_drop(&it);
-    close_pair(a, b);
+    kit_close_pair(a, b);
 }
 END_TEST
 
@@ -279,18 +264,18 @@ START_TEST(a_pulse_reaches_all)
     weft_link *a[2] = {NULL};
     weft_link *b[2] = {NULL};
     weft_pulse *pulse = NULL;
-    for (int i = 0; i < 2; i++) open_pair(_i, &a[i], &b[i]);
+    for (int i = 0; i < 2; i++) kit_open_pair((kit_transport)_i, &a[i], &b[i]);
     OK(weft_pulse_start(MS, &pulse, &err));
     for (int i = 0; i < 2; i++) OK(weft_pulse_add(pulse, a[i], &err));
     for (int i = 0; i < 5; i++) weft_pulse_step(pulse);
     for (int i = 0; i < 2; i++) wait_step(b[i], 5);
     weft_pulse_remove(pulse, a[0]);
-    close_pair(a[0], b[0]);
+    kit_close_pair(a[0], b[0]);
     weft_pulse_step(pulse);
     wait_step(b[1], 6);
     weft_pulse_stop(pulse);
     weft_pulse_stop(NULL);
-    close_pair(a[1], b[1]);
+    kit_close_pair(a[1], b[1]);
     weft_err told = {0};
     ck_assert_int_eq(weft_pulse_start(0, &pulse, &told), WEFT_INVALID_ARGUMENT);
 }
@@ -312,7 +297,7 @@ START_TEST(who_hangs_is_silent)
     weft_link_stats stats;
     atomic_int hung = 0;
     bool got = false;
-    open_pair(_i, &a, &b);
+    kit_open_pair((kit_transport)_i, &a, &b);
     OK(weft_pulse_start(MS, &pulse, &err));
     OK(weft_pulse_add(pulse, a, &err));
     weft_pulse_watch(pulse, 20 * MS, count_hung, &hung);
@@ -339,7 +324,7 @@ START_TEST(who_hangs_is_silent)
     weft_pulse_step(pulse);
     wait_step(b, 2);
     weft_pulse_stop(pulse);
-    close_pair(a, b);
+    kit_close_pair(a, b);
 }
 END_TEST
 
@@ -358,7 +343,7 @@ START_TEST(a_poller_wakes)
     weft_poller *poller = NULL;
     pthread_t thread;
     const weft_frame frame = {.type = WEFT_FRAME_PLAN};
-    open_pair(_i, &a, &b);
+    kit_open_pair((kit_transport)_i, &a, &b);
     OK(weft_poller_create(&poller, &err));
     OK(weft_poller_add(poller, b, &err));
     const uint64_t deadline = kit_deadline();
@@ -387,7 +372,7 @@ START_TEST(a_poller_wakes)
     weft_poller_remove(poller, a); /* which is not there */
     weft_poller_destroy(poller);
     weft_poller_destroy(NULL);
-    close_pair(a, b);
+    kit_close_pair(a, b);
 }
 END_TEST
 
@@ -399,7 +384,7 @@ START_TEST(waiting_for_the_rest_sleeps)
     weft_poller *poller = NULL;
     weft_frame frame;
     bool got = false;
-    open_pair(_i, &a, &b);
+    kit_open_pair((kit_transport)_i, &a, &b);
     OK(weft_poller_create(&poller, &err));
     OK(weft_poller_add(poller, b, &err));
     kit_frame it = kit_build(1, 10, LARGE_ROWS, LARGE_ROW_BYTES, true);
@@ -417,11 +402,11 @@ START_TEST(waiting_for_the_rest_sleeps)
     ck_assert_uint_ge(ended - began, 100 * MS);
     weft_poller_destroy(poller);
     kit_drop(&it);
-    close_pair(a, b);
+    kit_close_pair(a, b);
 }
 END_TEST
 
-static void add(TCase *tests)
+int main(void)
 {
     const TTest *const all[] = {both_may_flush_large_frames,
                                 a_lent_frame_stays,
@@ -433,20 +418,9 @@ static void add(TCase *tests)
     const TTest *const raw[] = {a_flood_of_pulses_holds_nobody_up,
                                 a_stalled_peer_breaks, a_flush_has_a_deadline,
                                 waiting_for_the_rest_sleeps};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        tcase_add_loop_test(tests, all[i], KIT_LOCAL, n_transports);
-    for (size_t i = 0; i < sizeof raw / sizeof raw[0]; i++)
-        tcase_add_loop_test(tests, raw[i], KIT_TCP, n_transports);
-    tcase_set_timeout(tests, 240);
-}
-
-int main(void)
-{
-    if (!kit_certificates_make()) {
-        (void)fprintf(stderr, "without TLS: there is no openssl command\n");
-        n_transports = KIT_TLS;
-    }
-    const int result = weft_suite_run_added("link work", add);
-    kit_certificates_remove();
-    return result;
+    return kit_run("link work",
+                   &(kit_tests){.all = all,
+                                .n_all = sizeof all / sizeof all[0],
+                                .raw = raw,
+                                .n_raw = sizeof raw / sizeof raw[0]});
 }
