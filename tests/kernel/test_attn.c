@@ -4,7 +4,13 @@
 WEFT_PATHS_TEST(store_paths_agree, "store")
 WEFT_PATHS_TEST(attn_paths_agree, "attn")
 
-enum { WIDTH = 40, VALUES = 24, HEADS = 3 };
+enum {
+    WIDTH = 40,
+    VALUES = 24,
+    HEADS = 3,
+    Q_ROW = HEADS * WIDTH,
+    OUT_ROW = HEADS * VALUES
+};
 
 static float element(const weft_kit_pages *p, int32_t position, int32_t i)
 {
@@ -60,14 +66,14 @@ START_TEST(reference_is_near_exact_softmax)
             {.pages = pages.pages,
              .position = counts[i] - 1,
              .first = counts[i] / 2}};
-        float q[2 * HEADS * WIDTH], out[2 * HEADS * VALUES];
-        weft_kit_fill(&c, q, 2, HEADS * WIDTH, HEADS * WIDTH, 4.0f);
+        float q[2 * Q_ROW], out[2 * OUT_ROW];
+        weft_kit_fill(&c, q, 2, Q_ROW, Q_ROW, 4.0f);
         const weft_attn op = {.kv = pages.paged,
                               .rows = rows,
                               .q = q,
                               .out = out,
-                              .q_stride = HEADS * WIDTH,
-                              .out_stride = HEADS * VALUES,
+                              .q_stride = Q_ROW,
+                              .out_stride = OUT_ROW,
                               .n_row = 2,
                               .n_head = HEADS,
                               .width = WIDTH,
@@ -75,8 +81,8 @@ START_TEST(reference_is_near_exact_softmax)
                               .scale = 0.25f};
         weft_ops_reference()->attn(NULL, &op);
         for (int32_t h = 0; h < 2 * HEADS; h++)
-            assert_head(&pages, q + h * WIDTH, rows[h / HEADS].first, counts[i],
-                        0.25, out + h * VALUES);
+            assert_head(&pages, q + (int64_t)h * WIDTH, rows[h / HEADS].first,
+                        counts[i], 0.25, out + (int64_t)h * VALUES);
         weft_kit_pages_free(&pages);
     }
 }

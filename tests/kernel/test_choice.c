@@ -35,7 +35,7 @@ START_TEST(index_takes_the_best)
     const weft_row row = {.pages = pages.pages, .position = TOKENS - 1};
     float q[HEADS * DIM], w[HEADS] = {0.5f, -0.3f, 0.9f}, scratch[TOKENS];
     int32_t keys[TOP], n_keys = 0;
-    weft_kit_fill(&c, q, 1, HEADS * DIM, HEADS * DIM, 1.0f);
+    weft_kit_fill(&c, q, 1, HEADS * DIM, (int64_t)HEADS * DIM, 1.0f);
     const weft_index_select op = {.keys = pages.paged,
                                   .rows = &row,
                                   .q = q,

@@ -30,7 +30,7 @@ START_TEST(gate_is_near_exact)
     enum { HEADS = 12, HEAD = 5 };
     weft_kernel_check c = {.seed = 2};
     float x[HEADS * HEAD], before[HEADS * HEAD], g[HEADS];
-    weft_kit_fill(&c, x, 1, HEADS * HEAD, HEADS * HEAD, 2.0f);
+    weft_kit_fill(&c, x, 1, HEADS * HEAD, (int64_t)HEADS * HEAD, 2.0f);
     weft_kit_fill(&c, g, 1, HEADS, HEADS, 9.0f);
     for (int32_t i = 0; i < HEADS * HEAD; i++) before[i] = x[i];
     const weft_gate op = {

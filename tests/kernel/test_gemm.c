@@ -24,7 +24,7 @@ START_TEST(reference_is_near_the_exact_product)
     for (int32_t d = WEFT_F32; d <= WEFT_F8_E4M3; d++) {
         weft_matrix w;
         weft_kit_matrix(&c, (weft_dtype)d, 150, 300, &w);
-        float *const x = weft_kit_nans(300 * 3), *const y = weft_kit_nans(450);
+        float *const x = weft_kit_nans(900), *const y = weft_kit_nans(450);
         weft_kit_fill(&c, x, 3, 300, 300, 2.0f);
         const weft_gemm g = {.w = &w,
                              .x = x,
@@ -33,7 +33,7 @@ START_TEST(reference_is_near_the_exact_product)
                              .y_stride = 150,
                              .n_row = 3};
         weft_ops_reference()->gemm(NULL, &g, 1);
-        for (int32_t r = 0; r < 3; r++)
+        for (int64_t r = 0; r < 3; r++)
             assert_row(&w, x + r * 300, y + r * 150);
         weft_mem_free(x);
         weft_mem_free(y);
@@ -53,7 +53,7 @@ START_TEST(f8_scales_are_powers_of_two_then_bf16_is_the_same)
     float scales[6];
     for (int32_t i = 0; i < 6; i++) scales[i] = ldexpf(1.0f, 3 - 2 * i);
     const weft_matrix scaled = {f8.data, scales, WEFT_F8_E4M3, OUT, IN};
-    uint16_t *const rows = weft_kit_new(OUT * IN, sizeof *rows);
+    uint16_t *const rows = weft_kit_new((size_t)OUT * IN, sizeof *rows);
     for (int32_t o = 0; o < OUT; o++)
         for (int32_t i = 0; i < IN; i++) {
             const float value = weft_matrix_at(&scaled, o, i);
@@ -103,7 +103,7 @@ START_TEST(rows_do_not_depend_on_the_batch)
             weft_ops_cpu_nth(p)->gemm(threads, &g, 1);
             g.n_row = 1;
             g.y = alone;
-            for (int32_t r = 0; r < ROWS; r++) {
+            for (int64_t r = 0; r < ROWS; r++) {
                 g.x = x + r * IN;
                 weft_ops_cpu_nth(p)->gemm(threads, &g, 1);
                 ck_assert_mem_eq(alone, y + r * OUT, sizeof alone);

@@ -30,7 +30,7 @@ START_TEST(turning_is_near_exact)
     weft_kernel_check c = {.seed = 2};
     for (int32_t interleave = 0; interleave < 2; interleave++) {
         float x[2 * N_FREQ], y[2 * N_FREQ], cs[N_FREQ], sn[N_FREQ];
-        weft_kit_fill(&c, x, 1, 2 * N_FREQ, 2 * N_FREQ, 3.0f);
+        weft_kit_fill(&c, x, 1, 2 * N_FREQ, (int64_t)2 * N_FREQ, 3.0f);
         weft_kit_fill(&c, cs, 1, N_FREQ, N_FREQ, 1.0f);
         weft_kit_fill(&c, sn, 1, N_FREQ, N_FREQ, 1.0f);
         const weft_rope op = {.x = x,

@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "node/base/mem.h"
+#include "node/base/str.h"
+#include "tests/support/bytes.h"
 #include "tests/support/crowd.h"
 #include "tests/support/suite.h"
 #include "tests/support/synth.h"
@@ -43,9 +45,10 @@ static const char SMALL[] =
 static int32_t length_of_prompt(void)
 {
     const char *const text = getenv("WEFT_LONG_TOKENS");
-    const int32_t n = text == NULL ? LENGTH_USUAL : atoi(text);
-    ck_assert(n >= 4 * CHUNK && n <= LENGTH_MAX);
-    return n;
+    int64_t n = LENGTH_USUAL;
+    ck_assert(text == NULL ||
+              weft_parse_i64(text, (int64_t)4 * CHUNK, LENGTH_MAX, &n));
+    return (int32_t)n;
 }
 
 /* -- what is seen -----------------------------------------------------------
@@ -233,8 +236,8 @@ START_TEST(long_rows_are_those_of_the_plain_loops)
     float *const a = harness_logits(&h, ids, n, &fast);
     float *const b = harness_logits(&h, ids, n, &plain);
     for (int32_t r = 0; r < n; r++)
-        ck_assert_msg(memcmp(a + (int64_t)r * VOCAB, b + (int64_t)r * VOCAB,
-                             VOCAB * sizeof *a) == 0,
+        ck_assert_msg(same_bytes(a + (int64_t)r * VOCAB, b + (int64_t)r * VOCAB,
+                                 VOCAB * sizeof *a),
                       "logits of position %d differ", r);
     weft_mem_free(a);
     weft_mem_free(b);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "node/base/mem.h"
+#include "tests/support/bytes.h"
 #include "tests/support/expect.h"
 #include "tests/support/split.h"
 #include "tests/support/suite.h"
@@ -90,12 +91,12 @@ static void expect_same(const results *a, const results *b, const char *what,
                         int number)
 {
     for (int64_t i = 0; i < a->n_hidden; i++)
-        if (memcmp(&a->hidden[i], &b->hidden[i], sizeof(float)) != 0)
+        if (!same_bytes(&a->hidden[i], &b->hidden[i], sizeof(float)))
             ck_abort_msg("%s %d: hidden value %lld differs: %g, %g", what,
                          number, (long long)i, (double)a->hidden[i],
                          (double)b->hidden[i]);
     ck_assert_msg(
-        memcmp(a->logits, b->logits, (size_t)a->n_logits * sizeof(float)) == 0,
+        same_bytes(a->logits, b->logits, (size_t)a->n_logits * sizeof(float)),
         "%s %d: logits differ", what, number);
 }
 
@@ -201,14 +202,14 @@ START_TEST(work_fits_between_dispatch_and_collect)
     OK(split_step(m, ids, 0, 8, 0, got.hidden, got.logits, &err));
     int32_t n_moe = 0;
     for (int32_t l = 0; l < e->config.n_layer; l++) n_moe += e->config.moe[l];
-    ck_assert_int_eq(e->n_events, 2 * n_moe);
+    ck_assert_int_eq(e->n_events, 2 * (int64_t)n_moe);
     for (int32_t i = 0; i < e->n_events; i += 2) {
         ck_assert(!e->events[i].collected && e->events[i + 1].collected);
         ck_assert_int_eq(e->events[i + 1].products - e->events[i].products, 2);
     }
     e->n_events = 0;
     OK(split_step(m, ids, 0, 8, 3, got.hidden, got.logits, &err));
-    ck_assert_int_eq(e->n_events, 4 * n_moe);
+    ck_assert_int_eq(e->n_events, 4 * (int64_t)n_moe);
     int32_t away = 0;
     for (int32_t i = 0; i < e->n_events; i++) {
         const split_event *const at = &e->events[i];

@@ -1,9 +1,9 @@
 /* A group of stages gives the tokens and logprobs of one process, to the bit,
  * for every model that there is a fixture of, in both profiles. */
 #include <stdio.h>
-#include <string.h>
 
 #include "node/base/mem.h"
+#include "tests/support/bytes.h"
 #include "tests/support/chain.h"
 #include "tests/support/crowd.h"
 #include "tests/support/suite.h"
@@ -49,12 +49,12 @@ static void expect_same(const crowd_job *a, const crowd_job *b,
 {
     for (int32_t i = 0; i < N_JOBS; i++) {
         ck_assert_int_eq(b[i].finish, WEFT_FINISH_LENGTH);
-        ck_assert_msg(memcmp(a[i].tokens, b[i].tokens,
-                             (size_t)a[i].n_tokens * sizeof *a->tokens) == 0,
+        ck_assert_msg(same_bytes(a[i].tokens, b[i].tokens,
+                                 (size_t)a[i].n_tokens * sizeof *a->tokens),
                       "%s, %d stages: tokens of job %d", model, n_stages, i);
-        ck_assert_msg(memcmp(a[i].logprobs, b[i].logprobs,
-                             NEW * sizeof *a->logprobs) == 0,
-                      "%s, %d stages: logprobs of job %d", model, n_stages, i);
+        ck_assert_msg(
+            same_bytes(a[i].logprobs, b[i].logprobs, NEW * sizeof *a->logprobs),
+            "%s, %d stages: logprobs of job %d", model, n_stages, i);
     }
 }
 

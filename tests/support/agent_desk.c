@@ -58,6 +58,12 @@ void agent_desk_end(struct agent_desk *d)
     weft_agent_destroy(d->a);
 }
 
+void agent_desk_finish(struct agent_desk *d)
+{
+    agent_desk_end(d);
+    kit_destroy(d->k);
+}
+
 struct agent_desk agent_desk_experts(kit *k, const char *id)
 {
     const weft_member self =
@@ -91,4 +97,10 @@ void agent_desk_plan(kit *k, uint64_t epoch, int32_t n)
     weft_placement *p = kit_placement(k, epoch, n);
     kit_put_placement(k, p);
     weft_placement_destroy(p);
+}
+
+void agent_desk_move(kit *k, uint64_t epoch, int32_t n)
+{
+    agent_desk_plan(k, epoch, n);
+    agent_desk_commit(k, epoch);
 }

@@ -24,6 +24,7 @@ struct agent_desk agent_desk_of(kit *k, const weft_member *self);
 struct agent_desk agent_desk_experts(kit *k, const char *id);
 struct agent_desk agent_desk_lead(kit *k, const char *id); /* of group 3 */
 void agent_desk_end(struct agent_desk *d);
+void agent_desk_finish(struct agent_desk *d); /* and its kit */
 
 void agent_desk_take(struct agent_desk *d, weft_registry_event_kind kind,
                      weft_status st);
@@ -36,5 +37,7 @@ void agent_desk_wait(struct agent_desk *d, uint64_t ns);
 const weft_member *agent_desk_member(const kit *k, const char *id);
 void agent_desk_plan(kit *k, uint64_t epoch, int32_t n); /* e0 ... e(n-1) */
 void agent_desk_commit(kit *k, uint64_t epoch);
+/* Both. */
+void agent_desk_move(kit *k, uint64_t epoch, int32_t n);
 
 #endif

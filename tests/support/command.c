@@ -54,7 +54,7 @@ command_seen command_run(const char *line, const char *out_path)
     char *argv[ARGS_MAX] = {program};
     int argc = 1;
     ck_assert_uint_lt(strlen(line), sizeof copied);
-    (void)strcpy(copied, line);
+    memcpy(copied, line, strlen(line) + 1);
     for (char *at = copied; at != NULL;) {
         char *const bar = strchr(at, '|');
         if (bar != NULL) *bar = '\0';

@@ -13,7 +13,7 @@ static const uint64_t WAIT_NS = 120ULL * 1000 * 1000 * 1000;
 crowd_job crowd_make(const int32_t *prompt, int32_t n_prompt, int32_t n_new)
 {
     crowd_job j = {.prompt = prompt, .n_prompt = n_prompt, .n_new = n_new};
-    j.tokens = weft_mem_new((size_t)(n_prompt + n_new), sizeof *j.tokens);
+    j.tokens = weft_mem_new((size_t)n_prompt + (size_t)n_new, sizeof *j.tokens);
     j.logprobs = weft_mem_new((size_t)n_new, sizeof *j.logprobs);
     memcpy(j.tokens, prompt, (size_t)n_prompt * sizeof *prompt);
     j.n_tokens = n_prompt;

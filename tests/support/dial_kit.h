@@ -21,7 +21,7 @@ typedef struct kit_taken {
     int n;
 } kit_taken;
 
-void kit_take(void *all, weft_link *link, const weft_hello *peer);
+void kit_take(void *arg, weft_link *link, const weft_hello *peer);
 int kit_count_taken(kit_taken *all);
 void kit_wait_taken(kit_taken *all, int n); /* until there are n */
 void kit_close_taken(kit_taken *all);       /* after the server's end */

@@ -101,7 +101,7 @@ static void idle(void *arg, uint64_t deadline_ns)
 {
     fake_experts *const f = arg;
     (void)atomic_fetch_add(&f->n_idles, 1);
-    const struct timespec pause = {.tv_nsec = 1000 * 1000};
+    const struct timespec pause = {.tv_nsec = 1000000};
     if (weft_clock_now_ns() < deadline_ns) (void)nanosleep(&pause, NULL);
 }
 

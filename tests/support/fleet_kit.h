@@ -43,15 +43,15 @@ kit *fleet_kit_open(void);
 void fleet_kit_close(kit *k); /* leads that run are ended */
 
 /* jobs_max 0: all that the engine takes. It begins whole and unheld. */
-void fleet_kit_lead_start(kit *k, int32_t lead, int32_t jobs_max);
+void fleet_kit_lead_start(kit *k, int32_t at, int32_t jobs_max);
 /* The same, held after so many steps. */
-void fleet_kit_lead_start_held(kit *k, int32_t lead, int32_t steps);
+void fleet_kit_lead_start_held(kit *k, int32_t at, int32_t steps);
 /* As a process that is killed: its links break off. */
-void fleet_kit_lead_kill(kit *k, int32_t lead);
+void fleet_kit_lead_kill(kit *k, int32_t at);
 /* So many steps more; -1: no limit. */
-void fleet_kit_lead_allow(kit *k, int32_t lead, int32_t steps);
+void fleet_kit_lead_allow(kit *k, int32_t at, int32_t steps);
 /* Waits until it holds no job and no page. */
-void fleet_kit_lead_wait_idle(kit *k, int32_t lead);
+void fleet_kit_lead_wait_idle(kit *k, int32_t at);
 
 typedef struct kit_router {
     kit *k;
@@ -67,7 +67,7 @@ typedef struct kit_router {
 kit_router *fleet_kit_router_open(kit *k, int32_t n_groups);
 void fleet_kit_router_close(kit_router *r);
 /* A link from the router to a lead that runs; waits until its state is told. */
-void fleet_kit_connect(kit_router *r, int32_t lead);
+void fleet_kit_connect(kit_router *r, int32_t at);
 /* Waits until `is` says true of that group's state. */
 void fleet_kit_wait_state(kit_router *r, uint32_t group,
                           bool (*is)(const weft_group_state *state));

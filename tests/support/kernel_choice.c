@@ -31,7 +31,7 @@ static void route_case(weft_kernel_check *c, int32_t i)
     if (i % 6 == 0) memset(bias, 0, (size_t)n * sizeof *bias);
     if (i % 5 == 1) /* all choice scores negative */
         for (int32_t k = 0; k < n; k++) bias[k] -= 2.0f;
-    const size_t slots = (size_t)(n_row * top_k);
+    const size_t slots = (size_t)n_row * (size_t)top_k;
     int32_t *const experts = weft_kit_new(slots, sizeof *experts);
     float *const weights = weft_kit_new(slots, sizeof *weights);
     weft_route op = {.logits = logits,
@@ -52,8 +52,9 @@ static void route_case(weft_kernel_check *c, int32_t i)
     const weft_kit_output out[2] = {{experts, slots * sizeof *experts},
                                     {weights, slots * sizeof *weights}};
     char what[100];
-    snprintf(what, sizeof what, "%d rows, %d of %d experts, %d of %d groups",
-             n_row, top_k, n, open, n_group);
+    (void)snprintf(what, sizeof what,
+                   "%d rows, %d of %d experts, %d of %d groups", n_row, top_k,
+                   n, open, n_group);
     weft_kit_compare(c, run_route, &op, out, 2, what);
     weft_mem_free(logits);
     weft_mem_free(bias);
@@ -101,7 +102,7 @@ void weft_check_vocab(weft_kernel_check *c)
                          .vocab = n};
         const weft_kit_output out = {stats, sizeof stats};
         char what[60];
-        snprintf(what, sizeof what, "%d logits, case %d", n, i);
+        (void)snprintf(what, sizeof what, "%d logits, case %d", n, i);
         weft_kit_compare(c, run_vocab, &op, &out, 1, what);
         weft_mem_free(x);
     }

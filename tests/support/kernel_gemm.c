@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "node/base/mem.h"
+#include "tests/support/bytes.h"
 #include "tests/support/kernel_kit.h"
 
 static const int32_t widths[] = {1,  3,  15, 16, 17,  31,  32,  33,  47, 48,
@@ -57,9 +58,9 @@ static void compare_list(weft_kernel_check *c, struct list *list)
     char what[400] = "";
     for (int32_t i = 0; i < list->n; i++) {
         const size_t used = strlen(what);
-        snprintf(what + used, sizeof what - used, "%s %d x %d, %d rows; ",
-                 weft_dtype_name(list->w[i].dtype), list->w[i].n_out,
-                 list->w[i].n_in, list->g[i].n_row);
+        (void)snprintf(what + used, sizeof what - used, "%s %d x %d, %d rows; ",
+                       weft_dtype_name(list->w[i].dtype), list->w[i].n_out,
+                       list->w[i].n_in, list->g[i].n_row);
     }
     weft_kit_compare(c, run_list, list, list->y, list->n, what);
     for (int32_t i = 0; i < list->n; i++) {
@@ -142,7 +143,7 @@ static void check_at(weft_kernel_check *c, const struct pack *p)
             const float got = weft_matrix_at(&m, o, i);
             const float expected =
                 weft_f32_of(p->dtype, p->rows, (int64_t)o * p->n_in + i);
-            if (memcmp(&got, &expected, sizeof got) == 0) continue;
+            if (same_bytes(&got, &expected, sizeof got)) continue;
             c->n_failed++;
             printf("weft_matrix_at(%d, %d) of %d x %d %s\n", o, i, p->n_out,
                    p->n_in, weft_dtype_name(p->dtype));
@@ -167,8 +168,8 @@ void weft_check_pack(weft_kernel_check *c)
             p.packed = weft_kit_new(bytes, 1);
             const weft_kit_output out = {p.packed, bytes};
             char what[80];
-            snprintf(what, sizeof what, "%s %d x %d", weft_dtype_name(p.dtype),
-                     p.n_out, p.n_in);
+            (void)snprintf(what, sizeof what, "%s %d x %d",
+                           weft_dtype_name(p.dtype), p.n_out, p.n_in);
             weft_kit_compare(c, run_pack, &p, &out, 1, what);
             check_at(c, &p);
             weft_mem_free(p.packed);

@@ -35,9 +35,9 @@ void weft_check_store(weft_kernel_check *c)
                          .width = width};
         const weft_kit_output out = {pages.paged.base, pages.bytes};
         char what[80];
-        snprintf(what, sizeof what, "%s, %d rows of %d, page %d",
-                 weft_dtype_name(pages.paged.dtype), n_row, width,
-                 pages.paged.page_tokens);
+        (void)snprintf(what, sizeof what, "%s, %d rows of %d, page %d",
+                       weft_dtype_name(pages.paged.dtype), n_row, width,
+                       pages.paged.page_tokens);
         weft_kit_compare(c, run_store, &op, &out, 1, what);
         weft_mem_free(x);
         weft_mem_free(rows);
@@ -81,7 +81,7 @@ static void attn_case(weft_kernel_check *c, int32_t n_tokens, int32_t i)
                         page_sizes[i % 5], width, &pages);
     weft_row *const rows = weft_kit_new((size_t)n_row, sizeof *rows);
     int32_t *const keys =
-        weft_kit_new((size_t)(n_row * n_tokens), sizeof *keys);
+        weft_kit_new((size_t)n_row * (size_t)n_tokens, sizeof *keys);
     make_rows(c, rows, n_row <= n_tokens ? n_row : n_tokens, n_tokens,
               pages.pages, keys);
     const int64_t q_stride = n_head * width + 3;
@@ -103,9 +103,10 @@ static void attn_case(weft_kernel_check *c, int32_t n_tokens, int32_t i)
                     .round = (weft_round)(i & 1)};
     const weft_kit_output out = {y, (size_t)(n_row * out_stride) * sizeof *y};
     char what[120];
-    snprintf(what, sizeof what, "%s, %d keys, %d rows, %d heads of %d, %d",
-             weft_dtype_name(pages.paged.dtype), n_tokens, n_row, n_head, width,
-             value_width);
+    (void)snprintf(what, sizeof what,
+                   "%s, %d keys, %d rows, %d heads of %d, %d",
+                   weft_dtype_name(pages.paged.dtype), n_tokens, n_row, n_head,
+                   width, value_width);
     weft_kit_compare(c, run_attn, &op, &out, 1, what);
     weft_mem_free(q);
     weft_mem_free(y);
@@ -152,9 +153,9 @@ static void index_case(weft_kernel_check *c, int32_t n_tokens, int32_t i)
     if (i % 4 == 1) {
         memset(q, 0, (size_t)(5 * (n_head * dim + 3)) * sizeof *q);
         for (int32_t h = 0; h < n_head; h++)
-            q[h * dim] = (float)weft_kit_int(c, -1, 1);
+            q[(int64_t)h * dim] = (float)weft_kit_int(c, -1, 1);
     }
-    int32_t *const keys = weft_kit_new((size_t)(5 * top_k), sizeof *keys);
+    int32_t *const keys = weft_kit_new(5 * (size_t)top_k, sizeof *keys);
     int32_t n_keys[5] = {0};
     weft_index_select op = {
         .keys = pages.paged,
@@ -163,7 +164,7 @@ static void index_case(weft_kernel_check *c, int32_t n_tokens, int32_t i)
         .w = w,
         .keys_out = keys,
         .n_keys_out = n_keys,
-        .scratch = weft_kit_new((size_t)(3 * n_tokens), sizeof(float)),
+        .scratch = weft_kit_new(3 * (size_t)n_tokens, sizeof(float)),
         .q_stride = n_head * dim + 3,
         .w_stride = n_head + 2,
         .scratch_stride = n_tokens,
@@ -171,11 +172,11 @@ static void index_case(weft_kernel_check *c, int32_t n_tokens, int32_t i)
         .n_head = n_head,
         .head_dim = dim,
         .top_k = top_k};
-    const weft_kit_output out[2] = {{keys, (size_t)(5 * top_k) * sizeof *keys},
+    const weft_kit_output out[2] = {{keys, 5 * (size_t)top_k * sizeof *keys},
                                     {n_keys, sizeof n_keys}};
     char what[100];
-    snprintf(what, sizeof what, "%d keys, %d heads of %d, top %d", n_tokens,
-             n_head, dim, top_k);
+    (void)snprintf(what, sizeof what, "%d keys, %d heads of %d, top %d",
+                   n_tokens, n_head, dim, top_k);
     weft_kit_compare(c, run_index, &op, out, 2, what);
     weft_mem_free(op.scratch);
     weft_mem_free(keys);

@@ -35,7 +35,7 @@ static weft_threads *pools[POOLS];
 static void need(bool there, const char *what)
 {
     if (there) return;
-    fprintf(stderr, "kernel kit: no %s\n", what);
+    (void)fprintf(stderr, "kernel kit: no %s\n", what);
     abort();
 }
 

@@ -39,8 +39,9 @@ static void make_rows(weft_kernel_check *c, struct rows *r, int32_t i)
     weft_kit_fill(c, r->z, r->n_row, r->width, r->z_stride, 3.0f);
     weft_kit_fill(c, r->w, 1, r->width, r->width, 2.0f);
     weft_kit_fill(c, r->b, 1, r->width, r->width, 1.0f);
-    snprintf(r->what, sizeof r->what, "%d rows of %d, round %d, in place %d",
-             r->n_row, r->width, (int)r->round, r->in_place);
+    (void)snprintf(r->what, sizeof r->what,
+                   "%d rows of %d, round %d, in place %d", r->n_row, r->width,
+                   (int)r->round, r->in_place);
 }
 
 static void compare_rows(weft_kernel_check *c, struct rows *r,
@@ -195,8 +196,8 @@ void weft_check_gate(weft_kernel_check *c)
         const weft_kit_output out = {h.x, (size_t)(h.n_row * h.x_stride) *
                                               sizeof *h.x};
         char what[80];
-        snprintf(what, sizeof what, "%d rows, %d heads of %d", h.n_row,
-                 h.n_head, h.width);
+        (void)snprintf(what, sizeof what, "%d rows, %d heads of %d", h.n_row,
+                       h.n_head, h.width);
         weft_kit_compare(c, run_gate, &h, &out, 1, what);
         weft_mem_free(h.x);
         weft_mem_free(h.g);
@@ -249,8 +250,9 @@ void weft_check_rope(weft_kernel_check *c)
         const weft_kit_output out = {h.y, (size_t)(h.n_row * h.y_stride) *
                                               sizeof *h.y};
         char what[100];
-        snprintf(what, sizeof what, "%d rows, %d heads of %d, interleave %d",
-                 h.n_row, h.n_head, h.width, h.interleave);
+        (void)snprintf(what, sizeof what,
+                       "%d rows, %d heads of %d, interleave %d", h.n_row,
+                       h.n_head, h.width, h.interleave);
         weft_kit_compare(c, run_rope, &h, &out, 1, what);
         if (!in_place) weft_mem_free(h.y);
         weft_mem_free(h.x);
@@ -279,7 +281,7 @@ void weft_check_rope_table(weft_kernel_check *c)
         weft_rope_table op = {.positions = positions,
                               .inv_freq = freq,
                               .cos_out = table,
-                              .sin_out = table + 8 * n_freq,
+                              .sin_out = table + 8 * (int64_t)n_freq,
                               .n_row = 8,
                               .n_freq = n_freq,
                               .factor = n_freq % 2 == 0 ? 1.0f : 1.19f};
@@ -302,7 +304,7 @@ void weft_check_embed(weft_kernel_check *c)
     for (int32_t d = WEFT_F32; d <= WEFT_F8_E4M3; d++)
         for (int32_t i = 0; i < N_WIDTH; i++) {
             const int32_t width = widths[i];
-            const size_t n = (size_t)(7 * width);
+            const size_t n = 7 * (size_t)width;
             unsigned char *const table =
                 weft_kit_new(n, weft_dtype_bytes((weft_dtype)d));
             for (size_t k = 0; k < n * weft_dtype_bytes((weft_dtype)d); k++)

@@ -43,9 +43,9 @@ pool *pool_open(const char *dir, weft_profile profile,
                 const pool_options *options);
 void pool_close(pool *p);
 /* Its server ends, and all links of it. */
-void pool_stop_shard(pool *p, int32_t shard);
+void pool_stop_shard(pool *p, int32_t i);
 /* Again, the same id with the next incarnation. */
-void pool_start_shard(pool *p, int32_t shard, bool tcp);
+void pool_start_shard(pool *p, int32_t i, bool tcp);
 
 /* Expert e of layer l on shards (e + l + turn + r) % n of those in `mask`.
  * Every shard that is running loads what it has there. Epochs [1, 1000000] are

@@ -66,12 +66,14 @@ static void end_listing(seen *s, const weft_registry_event *event)
     s->in_listing = false;
     s->n_listings++;
     s->revision = event->revision;
-    for (int32_t i = 0; i < s->n_keys;) {
+    int32_t n = 0;
+    for (int32_t i = 0; i < s->n_keys; i++) {
         if (s->keys[i].listed)
-            i++;
+            s->keys[n++] = s->keys[i];
         else
-            drop(s, &s->keys[i]);
+            free(s->keys[i].value);
     }
+    s->n_keys = n;
 }
 
 static void take_result(seen *s, const weft_registry_event *event)
@@ -127,7 +129,7 @@ void seen_begin(seen *s, weft_registry *registry)
 
 void seen_forget(seen *s)
 {
-    while (s->n_keys > 0) drop(s, &s->keys[0]);
+    for (int32_t i = 0; i < s->n_keys; i++) free(s->keys[i].value);
     free(s->keys);
     memset(s, 0, sizeof *s);
 }

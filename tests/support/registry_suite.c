@@ -381,10 +381,9 @@ END_TEST
 /* Keeps writing keys of its own, each once, as fast as it may. */
 static int32_t write_more(int32_t n_written)
 {
-    char key[32];
     weft_txn txn = {.n_writes = 1};
-    (void)snprintf(key, sizeof key, "k/%d", n_written);
-    strcpy(txn.writes[0].key, key);
+    (void)snprintf(txn.writes[0].key, sizeof txn.writes[0].key, "k/%d",
+                   n_written);
     txn.tag = s[0].tags[0] = 1;
     s[0].n_submitted = 1;
     s[0].done[0] = false;

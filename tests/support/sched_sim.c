@@ -178,8 +178,9 @@ static void make_job(sim *s, int32_t i)
     it->at = (int64_t)i * o->arrive_every;
     if (o->deadlines && roll(s) % 4 == 0)
         it->job.deadline_ns = (uint64_t)(it->at + roll_below(s, 200));
-    it->tokens = weft_mem_new((size_t)(o->prompt_max + o->generate_max + 1),
-                              sizeof *it->tokens);
+    it->tokens =
+        weft_mem_new((size_t)o->prompt_max + (size_t)o->generate_max + 1,
+                     sizeof *it->tokens);
     it->n_tokens = n_prompt;
     for (int32_t t = 0; t < n_prompt; t++) it->tokens[t] = roll_below(s, VOCAB);
 }

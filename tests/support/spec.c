@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "node/base/mem.h"
+#include "tests/support/bytes.h"
 
 #define GOLDENS "tests/data/spec/goldens.safetensors"
 
@@ -63,7 +64,7 @@ golden_tensor spec_golden(const char *name)
     golden g = golden_open(GOLDENS);
     const golden_tensor want = golden_get(&g, name);
     golden_close(&g);
-    ck_assert_int_eq(want.n, SPEC_TOKENS * SPEC_VOCAB);
+    ck_assert_int_eq(want.n, (int64_t)SPEC_TOKENS * SPEC_VOCAB);
     return want;
 }
 
@@ -85,8 +86,8 @@ int32_t spec_rows_that_differ(const float *a, const float *b)
 {
     int32_t n = 0;
     for (int32_t r = 0; r < SPEC_TOKENS; r++)
-        n += memcmp(a + (int64_t)r * SPEC_VOCAB, b + (int64_t)r * SPEC_VOCAB,
-                    SPEC_VOCAB * sizeof *a) != 0;
+        n += !same_bytes(a + (int64_t)r * SPEC_VOCAB,
+                         b + (int64_t)r * SPEC_VOCAB, SPEC_VOCAB * sizeof *a);
     return n;
 }
 

@@ -63,7 +63,7 @@ void tokens_set(json_t *document, const char *path, const char *value)
 {
     char copy[256];
     ck_assert_uint_lt(strlen(path), sizeof copy);
-    (void)strcpy(copy, path);
+    memcpy(copy, path, strlen(path) + 1);
     json_t *at = document;
     char *key = copy;
     for (char *dot = strchr(key, '.'); dot != NULL; dot = strchr(key, '.')) {
