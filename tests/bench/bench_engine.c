@@ -19,6 +19,7 @@
 #include "node/base/clock.h"
 #include "node/base/mem.h"
 #include "node/base/ring.h"
+#include "node/base/str.h"
 #include "shard/step/engine.h"
 
 enum {
@@ -153,9 +154,9 @@ static int64_t peak_bytes(void)
     FILE *const f = fopen("/proc/self/status", "re");
     if (f == NULL) return 0;
     char line[256];
-    long long kib = 0;
-    while (fgets(line, sizeof line, f) != NULL)
-        if (sscanf(line, "VmHWM: %lld kB", &kib) == 1) break;
+    int64_t kib = 0;
+    while (kib == 0 && fgets(line, sizeof line, f) != NULL)
+        if (strncmp(line, "VmHWM:", 6) == 0) kib = strtoll(line + 6, NULL, 10);
     (void)fclose(f);
     return kib * 1024;
 }
@@ -241,7 +242,8 @@ static void run_jobs(bench *b, int32_t batch, int32_t n_prompt, int32_t n_new,
     for (int32_t j = 0; j < batch; j++) {
         ids[j] = weft_mem_new((size_t)n_prompt, sizeof *ids[j]);
         for (int64_t i = 0; i < n_prompt; i++)
-            ids[j][i] = (int32_t)((i * 7919 + j * 104729 + salt * 31) %
+            ids[j][i] = (int32_t)((i * 7919 + (int64_t)j * 104729 +
+                                   (int64_t)salt * 31) %
                                   b->config.vocab_size);
         jobs[j] = (weft_job){
             .handle = (uint64_t)j + 1,
@@ -288,6 +290,12 @@ static void print_head(const bench *b, const char *name)
            b->options.ops->name);
 }
 
+static double decile_ns(const uint64_t *sorted, int32_t n, int32_t tenths)
+{
+    const int32_t at = n * tenths / 10;
+    return (double)sorted[at];
+}
+
 static double decode(bench *b, int32_t batch)
 {
     run_jobs(b, batch, DECODE_PROMPT, DECODE_TOKENS, batch);
@@ -297,7 +305,7 @@ static double decode(bench *b, int32_t batch)
         if (b->step_rows[i] == batch) times[n++] = b->step_ns[i];
     if (n == 0) return 0.0;
     qsort(times, (size_t)n, sizeof *times, by_time);
-    const double median_s = (double)times[n / 2] * 1e-9;
+    const double median_s = decile_ns(times, n, 5) * 1e-9;
     const double bytes =
         step_bytes(b, batch, DECODE_PROMPT + (double)DECODE_TOKENS / 2);
     print_head(b, "decode");
@@ -305,8 +313,8 @@ static double decode(bench *b, int32_t batch)
            "\"p90_ms\":%.3f,\"tokens_per_s\":%.2f,\"bytes\":%.0f,"
            "\"bytes_per_s\":%.4g,\"read_bytes_per_s\":%.4g,"
            "\"share_of_read\":%.3f}\n",
-           batch, n, median_s * 1e3, (double)times[n / 10] * 1e-6,
-           (double)times[n * 9 / 10] * 1e-6, batch / median_s, bytes,
+           batch, n, median_s * 1e3, decile_ns(times, n, 1) * 1e-6,
+           decile_ns(times, n, 9) * 1e-6, batch / median_s, bytes,
            bytes / median_s, b->read_bytes_per_s,
            bytes / median_s / b->read_bytes_per_s);
     return 1.0 / median_s;
@@ -321,7 +329,7 @@ static void prefill(bench *b, int32_t n_prompt, double decode_rate)
         for (int32_t s = 0; s < b->n_steps; s++) times[i] += b->step_ns[s];
     }
     qsort(times, PREFILL_REPEATS, sizeof *times, by_time);
-    const double median_s = (double)times[PREFILL_REPEATS / 2] * 1e-9;
+    const double median_s = decile_ns(times, PREFILL_REPEATS, 5) * 1e-9;
     print_head(b, "prefill");
     printf("\"tokens\":%d,\"chunk\":%d,\"repeats\":%d,\"median_ms\":%.3f,"
            "\"tokens_per_s\":%.2f,\"over_decode\":%.2f}\n",
@@ -385,7 +393,9 @@ static int64_t open_engine(bench *b, const char *dir)
 
 int main(int argc, char **argv)
 {
-    if (argc < 2) {
+    int64_t threads = 2;
+    if (argc < 2 ||
+        (argc > 3 && !weft_parse_i64(argv[3], 1, INT32_MAX, &threads))) {
         (void)fprintf(stderr,
                       "usage: bench_engine MODEL_DIR [exact|bf16] [THREADS]\n");
         return 2;
@@ -398,7 +408,7 @@ int main(int argc, char **argv)
         .max_seqs = BATCH_MAX,
         .max_waiting = BATCH_MAX,
         .max_context = 4096,
-        .threads = argc > 3 ? atoi(argv[3]) : 2,
+        .threads = (int32_t)threads,
         .profile = argc > 2 && strcmp(argv[2], "exact") == 0
                        ? WEFT_EXACT
                        : WEFT_PROFILE_BF16,

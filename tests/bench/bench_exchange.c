@@ -24,6 +24,7 @@
 #include "node/base/clock.h"
 #include "node/base/mem.h"
 #include "node/base/rng.h"
+#include "node/base/str.h"
 #include "shard/expert/body.h"
 #include "shard/expert/exchange.h"
 #include "shard/expert/server.h"
@@ -241,7 +242,8 @@ static void choose(bench *b, int32_t n)
     for (int32_t t = 0; t < n; t++)
         for (int32_t k = 0; k < TOP_K; k++)
             b->chosen[t * TOP_K + k] =
-                (int32_t)((weft_rng_u64(7, (uint64_t)(t * TOP_K + k)) % 32) +
+                (int32_t)((weft_rng_u64(7, (uint64_t)t * TOP_K + (uint64_t)k) %
+                           32) +
                           (uint64_t)k * 32);
     for (int32_t s = 0; s < SHARDS; s++) {
         uint64_t rows = 0, pairs = 0;
@@ -287,7 +289,7 @@ static uint64_t raw_once(bench *b)
         if (!write_all(b->raw[s].fd, b->buffer, b->bytes_out[s]))
             die("a raw peer is gone");
     }
-    for (int32_t s = 0; s < SHARDS; s++)
+    for (int64_t s = 0; s < SHARDS; s++)
         if (!read_all(b->raw[s].fd, b->buffer + s * HALF_BYTES, b->bytes_in[s]))
             die("a raw peer is gone");
     return weft_clock_now_ns() - began;
@@ -301,7 +303,8 @@ static int by_size(const void *a, const void *b)
 
 static double us(const uint64_t *sorted, int32_t n, int32_t percent)
 {
-    return (double)sorted[(int64_t)n * percent / 100] / 1e3;
+    const int64_t at = (int64_t)n * percent / 100;
+    return (double)sorted[at] / 1e3;
 }
 
 static void measure(bench *b, int32_t n_tokens, int32_t rounds)
@@ -329,8 +332,8 @@ static void measure(bench *b, int32_t n_tokens, int32_t rounds)
         "\"us\": %.1f, \"us_p10\": %.1f, \"us_p90\": %.1f, \"raw_us\": %.1f, "
         "\"raw_us_p10\": %.1f, \"raw_us_p90\": %.1f, \"over_raw\": %.3f}\n",
         b->width, n_tokens, TOP_K, SHARDS,
-        (unsigned long long)(b->bytes_out[0] + b->bytes_out[1]),
-        (unsigned long long)(b->bytes_in[0] + b->bytes_in[1]), rounds,
+        (unsigned long long)b->bytes_out[0] + b->bytes_out[1],
+        (unsigned long long)b->bytes_in[0] + b->bytes_in[1], rounds,
         us(ours, rounds, 50), us(ours, rounds, 10), us(ours, rounds, 90),
         us(raws, rounds, 50), us(raws, rounds, 10), us(raws, rounds, 90),
         us(ours, rounds, 50) / us(raws, rounds, 50));
@@ -397,9 +400,10 @@ static void run_width(int32_t width, int32_t rounds)
 
 int main(int argc, char **argv)
 {
-    const int32_t rounds = argc > 1 ? atoi(argv[1]) : ROUNDS;
-    if (rounds < 1 || rounds > ROUNDS_MAX) die("ROUNDS is 1 to 100000");
+    int64_t rounds = ROUNDS;
+    if (argc > 1 && !weft_parse_i64(argv[1], 1, ROUNDS_MAX, &rounds))
+        die("ROUNDS is 1 to 100000");
     for (size_t i = 0; i < sizeof WIDTHS / sizeof WIDTHS[0]; i++)
-        run_width(WIDTHS[i], rounds);
+        run_width(WIDTHS[i], (int32_t)rounds);
     return 0;
 }

@@ -37,7 +37,8 @@ static void *new_block(size_t bytes)
 {
     void *const mem = weft_mem_new_aligned(64, bytes);
     if (mem == NULL) {
-        fprintf(stderr, "bench_kernels: no memory for %zu bytes\n", bytes);
+        (void)fprintf(stderr, "bench_kernels: no memory for %zu bytes\n",
+                      bytes);
         exit(1);
     }
     return mem;
@@ -203,7 +204,7 @@ static void chain_unit(void *arg, int32_t unit, int32_t thread)
 {
     float *const sums = arg;
     (void)thread;
-    sums[16 * unit] = chains(CHAIN_STEPS);
+    sums[16 * (int64_t)unit] = chains(CHAIN_STEPS);
 }
 
 static void chain_all(struct bench *bench, void *arg)
@@ -246,7 +247,7 @@ static void report(struct bench *bench, const char *name, double seconds,
            seconds * 1e6, bytes / seconds * 1e-9,
            bytes / seconds / bench->read_bytes_per_s, flops / seconds * 1e-9,
            flops / seconds / bench->flops_per_s);
-    fflush(stdout);
+    (void)fflush(stdout);
 }
 
 static bool wanted(const struct bench *bench, const char *name)
@@ -273,8 +274,8 @@ static void bench_gemm(struct bench *bench, weft_dtype dtype, int32_t n_row,
                        int32_t n, int32_t n_out, int32_t n_in)
 {
     char name[80];
-    snprintf(name, sizeof name, "gemm %s rows %d, %d of %d x %d",
-             weft_dtype_name(dtype), n_row, n, n_out, n_in);
+    (void)snprintf(name, sizeof name, "gemm %s rows %d, %d of %d x %d",
+                   weft_dtype_name(dtype), n_row, n, n_out, n_in);
     if (!wanted(bench, name)) return;
     const size_t bytes = weft_matrix_bytes(dtype, n_out, n_in);
     unsigned char *const data = new_block(bytes * (size_t)n);
@@ -317,7 +318,7 @@ struct context {
 static void make_context(struct context *c, int32_t n_tokens, int32_t width,
                          int32_t n_row, int32_t window)
 {
-    const int64_t row_bytes = width * 2, page_bytes = 64 * row_bytes;
+    const int64_t row_bytes = 2 * (int64_t)width, page_bytes = 64 * row_bytes;
     const int32_t n_page = (n_tokens + 63) / 64;
     c->paged = (weft_paged){.base = new_block((size_t)(n_page * page_bytes)),
                             .row_bytes = row_bytes,
@@ -353,8 +354,8 @@ static void bench_attn(struct bench *bench, int32_t n_row, int32_t n_keys,
                        int32_t n_head, int32_t width, int32_t value_width)
 {
     char name[80];
-    snprintf(name, sizeof name, "attn rows %d keys %d heads %d width %d", n_row,
-             n_keys, n_head, width);
+    (void)snprintf(name, sizeof name, "attn rows %d keys %d heads %d width %d",
+                   n_row, n_keys, n_head, width);
     if (!wanted(bench, name)) return;
     struct context c;
     make_context(&c, n_keys + n_row - 1, width, n_row, n_keys);
@@ -391,8 +392,9 @@ static void bench_index(struct bench *bench, int32_t n_row, int32_t n_keys)
 {
     enum { N_HEAD = 32, DIM = 128, TOP = 2048 };
     char name[80];
-    snprintf(name, sizeof name, "index_select rows %d keys %d heads %d x %d",
-             n_row, n_keys, N_HEAD, DIM);
+    (void)snprintf(name, sizeof name,
+                   "index_select rows %d keys %d heads %d x %d", n_row, n_keys,
+                   N_HEAD, DIM);
     if (!wanted(bench, name)) return;
     struct context c;
     make_context(&c, n_keys, DIM, n_row, n_keys);
@@ -407,7 +409,7 @@ static void bench_index(struct bench *bench, int32_t n_row, int32_t n_keys)
                             .scratch = new_floats(scratch),
                             .keys_out = new_block((size_t)n_row * TOP * 4),
                             .n_keys_out = new_block((size_t)n_row * 4),
-                            .q_stride = N_HEAD * DIM,
+                            .q_stride = (int64_t)N_HEAD * DIM,
                             .w_stride = N_HEAD,
                             .scratch_stride = n_keys,
                             .n_row = n_row,
@@ -433,7 +435,7 @@ static void run_vocab(struct bench *bench, void *arg)
 static void bench_vocab(struct bench *bench, int32_t n_row, int32_t n)
 {
     char name[80];
-    snprintf(name, sizeof name, "vocab rows %d of %d", n_row, n);
+    (void)snprintf(name, sizeof name, "vocab rows %d of %d", n_row, n);
     if (!wanted(bench, name)) return;
     float *const logits = new_floats((size_t)n_row * (size_t)n);
     weft_vocab_stat *const stats = new_block((size_t)n_row * sizeof *stats);
@@ -462,7 +464,8 @@ static void bench_pack(struct bench *bench, weft_dtype dtype)
 {
     struct pack p = {.dtype = dtype, .n_out = 4096, .n_in = 7168};
     char name[80];
-    snprintf(name, sizeof name, "pack %s, one thread", weft_dtype_name(dtype));
+    (void)snprintf(name, sizeof name, "pack %s, one thread",
+                   weft_dtype_name(dtype));
     if (!wanted(bench, name)) return;
     const size_t bytes = weft_matrix_bytes(dtype, p.n_out, p.n_in);
     p.data = new_block(bytes);
@@ -510,7 +513,7 @@ int main(int argc, char **argv)
     weft_err err = {0};
     if (weft_ops_cpu(path, &bench.ops, &err) != WEFT_OK ||
         weft_threads_create(n_threads, &bench.threads, &err) != WEFT_OK) {
-        fprintf(stderr, "bench_kernels: %s\n", err.text);
+        (void)fprintf(stderr, "bench_kernels: %s\n", err.text);
         return 1;
     }
     measure_machine(&bench);

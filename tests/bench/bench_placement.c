@@ -78,7 +78,8 @@ static int by_value(const void *a, const void *b)
 static double median_ms(uint64_t ns[REPEATS])
 {
     qsort(ns, REPEATS, sizeof *ns, by_value);
-    return (double)ns[REPEATS / 2] / 1e6;
+    const int32_t middle = REPEATS / 2;
+    return (double)ns[middle] / 1e6;
 }
 
 /* From `before` (NULL: nothing) to the members given; a line; the placement. */

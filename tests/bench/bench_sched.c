@@ -241,9 +241,10 @@ static void run(const weft_model_config *config, bool in_turn)
     create(&f, config);
     double next = 0.0;
     for (int32_t s = 0; s < STEPS; s++) {
-        for (; next <= s && f.n_jobs < JOBS;
-             next -= log(1.0 - draw()) / arrivals_per_step)
+        while (next <= s && f.n_jobs < JOBS) {
             arrive(&f, in_turn);
+            next -= log(1.0 - draw()) / arrivals_per_step;
+        }
         for (int32_t g = 0; g < GROUPS; g++)
             step(&f, g, (uint64_t)s * UINT64_C(25000000));
         if (s >= WARM_STEPS) uneven += imbalance(&f);

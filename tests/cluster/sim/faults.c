@@ -26,7 +26,7 @@ static void cut(struct world *w, int32_t a, int32_t b, uint64_t ns)
     trace(w, "cut %d -> %d", a, b);
     w->cut[a][b] = true;
     post(w, w->now + ns, EV_FAULT, -1, 0,
-         (uint64_t)(END_CUT + a * (NODES + 1) + b), NULL);
+         END_CUT + (uint64_t)a * (NODES + 1) + (uint64_t)b, NULL);
 }
 
 static void drain(struct world *w, int32_t i)

@@ -358,7 +358,7 @@ static void take_pair(struct world *w, struct node *n, const struct rows *rows,
 
 static void end_layer(struct world *w, struct node *n)
 {
-    uint64_t values[ROWS_MAX][SLOTS];
+    uint64_t values[ROWS_MAX][SLOTS] = {{0}};
     for (int32_t i = 0; i < n->n_pairs; i++)
         values[n->pairs[i].row][n->pairs[i].slot] = n->pairs[i].value;
     for (int32_t r = 0; r < n->n_rows; r++)

@@ -1,4 +1,5 @@
 /* The store: keys with revisions, leases, compares, changes told in order. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "node/base/check.h"
@@ -114,7 +115,8 @@ static bool is_swallowed(const struct world *w, const weft_txn_write *write)
                                                           now->is.value->n},
                                               &epoch, NULL) != WEFT_OK)
             return false;
-        (void)sscanf(write->key, "epoch/%lu/", &named);
+        if (strncmp(write->key, "epoch/", 6) == 0)
+            named = strtoull(write->key + 6, NULL, 10);
         return named > epoch;
     }
     return w->mutation == SIM_SUSPECT_FOR_EVER &&

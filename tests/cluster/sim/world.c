@@ -160,15 +160,17 @@ static void deliver(struct world *w, const struct event *e, struct node *n)
 
 static void handle(struct world *w, struct event e)
 {
-    struct node *n = e.node >= 0 ? &w->nodes[e.node] : NULL;
     switch (e.kind) {
     case EV_FAULT: fault_next(w, e.number); return;
     case EV_REQUEST: requests_add(w); return;
-    case EV_START:
-        if (!n->alive) process_start(w, n);
-        return;
     case EV_TO_STORE: store_call(w, e.node, e.data); return;
     default: break;
+    }
+    WEFT_ASSERT(e.node >= 0); /* the rest are of a node */
+    struct node *const n = &w->nodes[e.node];
+    if (e.kind == EV_START) {
+        if (!n->alive) process_start(w, n);
+        return;
     }
     if (!n->alive || (e.gen != 0 && e.gen != n->gen)) {
         drop_data(&e);
