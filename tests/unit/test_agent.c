@@ -13,11 +13,34 @@ static const weft_ack *only_ack(const kit *k)
     return acks;
 }
 
+/* e0 with a plan for it, which it has not seen yet. */
+static struct agent_desk planned(void)
+{
+    kit *const k = kit_create();
+    const struct agent_desk d = agent_desk_experts(k, "e0");
+    agent_desk_plan(k, 4, 2);
+    return d;
+}
+
+/* The lead l0 with an epoch, which it has not seen yet. */
+static struct agent_desk leading(void)
+{
+    kit *const k = kit_create();
+    const struct agent_desk d = agent_desk_lead(k, "l0");
+    agent_desk_move(k, 4, 2);
+    return d;
+}
+
+static void load(struct agent_desk *d, uint64_t epoch)
+{
+    weft_agent_loaded(d->a, epoch, 1, NULL);
+    agent_desk_run(d);
+}
+
 START_TEST(plan_load_ack)
 {
-    kit *k = kit_create();
-    struct agent_desk d = agent_desk_experts(k, "e0");
-    agent_desk_plan(k, 4, 2);
+    struct agent_desk d = planned();
+    kit *const k = d.k;
     agent_desk_run(&d);
     ck_assert_uint_eq(d.prepared, 4);
     agent_desk_run(&d);
@@ -39,33 +62,29 @@ START_TEST(plan_load_ack)
     kit_remove(k, "epoch/4/ack/e0"); /* lost with a lease */
     agent_desk_run(&d);
     (void)only_ack(k);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
 START_TEST(a_failure_is_said)
 {
-    kit *k = kit_create();
-    struct agent_desk d = agent_desk_experts(k, "e0");
-    agent_desk_plan(k, 4, 2);
+    struct agent_desk d = planned();
+    kit *const k = d.k;
     agent_desk_run(&d);
     weft_agent_loaded(d.a, 4, 0, "no memory\nfor it");
     agent_desk_run(&d);
     ck_assert(only_ack(k)->failed);
     ck_assert_str_eq(only_ack(k)->text, "no memory?for it");
     ck_assert_uint_eq(d.w.epoch_last, 0);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
 /* What was loaded for one placement is no answer for another of its number. */
 START_TEST(a_plan_that_changed_is_loaded_again)
 {
-    kit *k = kit_create();
-    struct agent_desk d = agent_desk_experts(k, "e0");
-    agent_desk_plan(k, 4, 2);
+    struct agent_desk d = planned();
+    kit *const k = d.k;
     agent_desk_run(&d);
     agent_desk_plan(k, 4, 3);
     weft_agent_loaded(d.a, 4, 1, NULL);
@@ -73,11 +92,9 @@ START_TEST(a_plan_that_changed_is_loaded_again)
     ck_assert_int_eq(d.n_prepared, 2);
     agent_desk_run(&d);
     ck_assert_int_eq(kit_count(k, "epoch/4/ack/"), 0);
-    weft_agent_loaded(d.a, 4, 1, NULL);
-    agent_desk_run(&d);
+    load(&d, 4);
     (void)only_ack(k);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
@@ -102,35 +119,29 @@ END_TEST
 
 START_TEST(retired_epochs_are_let_go_of_once_the_next_is_loaded)
 {
-    kit *k = kit_create();
-    struct agent_desk d = agent_desk_experts(k, "e0");
-    agent_desk_plan(k, 4, 2);
+    struct agent_desk d = planned();
+    kit *const k = d.k;
     agent_desk_run(&d);
-    weft_agent_loaded(d.a, 4, 1, NULL);
-    agent_desk_run(&d);
-    agent_desk_plan(k, 5, 3);
-    agent_desk_commit(k, 5);
+    load(&d, 4);
+    agent_desk_move(k, 5, 3);
     kit_put_number(k, "epoch/retired", 4);
     agent_desk_run(&d);
     ck_assert_uint_eq(d.prepared, 5);
     ck_assert_uint_eq(d.retired, 0); /* 5 is not loaded yet */
     ck_assert_uint_eq(d.w.epoch_first, 4);
-    weft_agent_loaded(d.a, 5, 1, NULL);
-    agent_desk_run(&d);
+    load(&d, 5);
     ck_assert_uint_eq(d.retired, 4);
     ck_assert_uint_eq(d.w.epoch_first, 5);
     ck_assert_uint_eq(d.w.epoch_last, 5);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
 /* However many plans come to nothing, what is committed is answered for. */
 START_TEST(plans_that_come_to_nothing_do_not_push_out_the_committed)
 {
-    kit *k = kit_create();
-    struct agent_desk d = agent_desk_experts(k, "e0");
-    agent_desk_plan(k, 4, 2);
+    struct agent_desk d = planned();
+    kit *const k = d.k;
     agent_desk_run(&d);
     weft_agent_loaded(d.a, 4, 1, NULL);
     agent_desk_commit(k, 4);
@@ -140,8 +151,7 @@ START_TEST(plans_that_come_to_nothing_do_not_push_out_the_committed)
         agent_desk_plan(k, epoch, 3);
         agent_desk_run(&d);
         ck_assert_uint_eq(d.prepared, epoch);
-        weft_agent_loaded(d.a, epoch, 1, NULL);
-        agent_desk_run(&d);
+        load(&d, epoch);
         ck_assert_uint_eq(d.w.epoch_last, epoch);
         (void)snprintf(key, sizeof key, "epoch/%d/ack/e0", (int)epoch);
         kit_remove(k, key);
@@ -151,16 +161,14 @@ START_TEST(plans_that_come_to_nothing_do_not_push_out_the_committed)
         ck_assert_uint_eq(d.w.epoch_first, 4);
         ck_assert_uint_eq(d.w.epoch_last, 4);
     }
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
 START_TEST(the_committed_epoch_is_never_retired)
 {
-    kit *k = kit_create();
-    struct agent_desk d = agent_desk_experts(k, "e0");
-    agent_desk_plan(k, 4, 2);
+    struct agent_desk d = planned();
+    kit *const k = d.k;
     agent_desk_commit(k, 4);
     agent_desk_run(&d);
     weft_agent_loaded(d.a, 4, 1, NULL);
@@ -168,8 +176,7 @@ START_TEST(the_committed_epoch_is_never_retired)
     agent_desk_run(&d);
     ck_assert_uint_eq(d.retired, 3);
     ck_assert_uint_eq(d.w.epoch_last, 4);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
@@ -187,45 +194,36 @@ START_TEST(committed_epochs_are_told_once_and_upwards)
     ck_assert_uint_eq(d.committed, 4);
     ck_assert_uint_eq(
         weft_roster_find(k->roster, WEFT_ROLE_LAYERS, "l0")->epoch, 4);
-    agent_desk_plan(k, 3, 3);
-    agent_desk_commit(k, 3); /* a store that was filled from an older copy */
+    agent_desk_move(k, 3, 3); /* a store that was filled from an older copy */
     agent_desk_run(&d);
     ck_assert_int_eq(d.n_committed, 1);
     /* Its member key tells of the higher one. */
     ck_assert_uint_eq(weft_roster_epoch_max(k->roster), 4);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
 START_TEST(another_placement_under_one_number_asks_for_a_higher)
 {
-    kit *k = kit_create();
-    struct agent_desk d = agent_desk_lead(k, "l0");
-    agent_desk_plan(k, 4, 2);
-    agent_desk_commit(k, 4);
+    struct agent_desk d = leading();
+    kit *const k = d.k;
     agent_desk_run(&d);
     kit_wipe(k);
-    agent_desk_plan(k, 4, 3);
-    agent_desk_commit(k, 4);
+    agent_desk_move(k, 4, 3);
     agent_desk_wait(&d, 2 * S);
     ck_assert_int_eq(d.n_committed, 1);
     ck_assert_uint_eq(weft_roster_epoch_max(k->roster), 5);
-    agent_desk_plan(k, 6, 3);
-    agent_desk_commit(k, 6);
+    agent_desk_move(k, 6, 3);
     agent_desk_run(&d);
     ck_assert_uint_eq(d.committed, 6);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
 START_TEST(a_lead_says_that_it_has_switched)
 {
-    kit *k = kit_create();
-    struct agent_desk d = agent_desk_lead(k, "l0");
-    agent_desk_plan(k, 4, 2);
-    agent_desk_commit(k, 4);
+    struct agent_desk d = leading();
+    kit *const k = d.k;
     agent_desk_run(&d);
     ck_assert_int_eq(kit_count(k, "epoch/4/switched/"), 0);
     weft_agent_switched(d.a, 4);
@@ -242,12 +240,10 @@ START_TEST(a_lead_says_that_it_has_switched)
     agent_desk_run(&d);
     ck_assert_int_eq(kit_count(k, "epoch/"), 0);
     kit_put_number(k, "epoch/retired", 4);
-    agent_desk_plan(k, 5, 2);
-    agent_desk_commit(k, 5);
+    agent_desk_move(k, 5, 2);
     agent_desk_run(&d);
     ck_assert(!kit_has(k, "epoch/4/switched/3/1"));
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
@@ -263,8 +259,7 @@ START_TEST(two_leads_of_one_group_do_not_write_over_each_other)
     struct agent_desk a = agent_desk_lead(k, "l0");
     struct agent_desk b = agent_desk_of(k, &later);
     agent_desk_run(&b);
-    agent_desk_plan(k, 4, 2);
-    agent_desk_commit(k, 4);
+    agent_desk_move(k, 4, 2);
     weft_agent_switched(a.a, 4);
     weft_agent_switched(b.a, 4);
     agent_desk_run(&a);
@@ -290,22 +285,19 @@ START_TEST(stages_behind_the_lead_say_nothing)
     self.stage = 1;
     self.n_stages = 2;
     struct agent_desk d = agent_desk_of(k, &self);
-    agent_desk_plan(k, 4, 2);
-    agent_desk_commit(k, 4);
+    agent_desk_move(k, 4, 2);
     weft_agent_switched(d.a, 4);
     agent_desk_run(&d);
     ck_assert_uint_eq(d.committed, 4);
     ck_assert_int_eq(kit_count(k, "epoch/4/switched/"), 0);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
 START_TEST(who_drains_knows_when_it_is_empty)
 {
-    kit *k = kit_create();
-    struct agent_desk d = agent_desk_experts(k, "e0");
-    agent_desk_plan(k, 4, 2);
+    struct agent_desk d = planned();
+    kit *const k = d.k;
     agent_desk_commit(k, 4);
     agent_desk_run(&d);
     weft_agent_loaded(d.a, 4, 1, NULL);
@@ -325,33 +317,28 @@ START_TEST(who_drains_knows_when_it_is_empty)
     agent_desk_run(&d);
     ck_assert(d.w.emptied);
     weft_placement_destroy(p);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
 START_TEST(a_store_that_was_lost_empties_nobody)
 {
-    kit *k = kit_create();
-    struct agent_desk d = agent_desk_experts(k, "e0");
-    agent_desk_plan(k, 4, 2);
+    struct agent_desk d = planned();
+    kit *const k = d.k;
     agent_desk_commit(k, 4);
     agent_desk_run(&d);
     weft_agent_set_state(d.a, WEFT_MEMBER_DRAINING);
     kit_wipe(k);
     agent_desk_run(&d);
     ck_assert(!d.w.emptied);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
 START_TEST(what_is_not_registered_writes_nothing_else)
 {
-    kit *k = kit_create();
-    struct agent_desk d = agent_desk_lead(k, "l0");
-    agent_desk_plan(k, 4, 2);
-    agent_desk_commit(k, 4);
+    struct agent_desk d = leading();
+    kit *const k = d.k;
     agent_desk_run(&d);
     agent_desk_take(&d, WEFT_REGISTRY_LEASE, WEFT_UNAVAILABLE);
     kit_end_lease(k, "l0");
@@ -366,8 +353,7 @@ START_TEST(what_is_not_registered_writes_nothing_else)
     ck_assert(kit_has(k, "members/layers/l0"));
     ck_assert(kit_has(k, "epoch/4/switched/3/1"));
     ck_assert(kit_has(k, "suspects/e0/l0"));
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 

@@ -24,8 +24,7 @@ START_TEST(registers_and_keeps_its_key)
     kit_remove(k, "members/experts/e0"); /* by whomever */
     agent_desk_run(&d);
     ck_assert_uint_eq(agent_desk_member(k, "e0")->incarnation, 1);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
@@ -44,8 +43,7 @@ START_TEST(waits_for_lease_and_listing)
     agent_desk_take(&d, WEFT_REGISTRY_RELIST_END, WEFT_OK);
     agent_desk_run(&d);
     ck_assert(d.w.registered);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
@@ -64,8 +62,7 @@ START_TEST(incarnation_is_above_any_before)
     struct agent_desk d = agent_desk_experts(k, "e0");
     ck_assert_uint_eq(agent_desk_member(k, "e0")->incarnation, 10);
     weft_placement_destroy(p);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
@@ -77,8 +74,7 @@ START_TEST(incarnation_is_at_least_the_given)
     struct agent_desk d = agent_desk_of(k, &self);
     agent_desk_run(&d);
     ck_assert_uint_eq(agent_desk_member(k, "e0")->incarnation, 1234);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
@@ -145,8 +141,7 @@ START_TEST(an_unknown_result_is_not_taken_for_success)
     agent_desk_wait(&d, 1 * S);
     ck_assert(d.w.registered && !d.w.fenced);
     ck_assert_uint_eq(agent_desk_member(k, "e0")->incarnation, 2);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
@@ -168,8 +163,7 @@ START_TEST(lease_and_store_lost_are_survived_with_the_same)
     agent_desk_run(&d);
     ck_assert_uint_eq(agent_desk_member(k, "e0")->incarnation, 1);
     ck_assert(!d.w.fenced);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
@@ -189,42 +183,43 @@ START_TEST(suspicions_are_written_and_withdrawn)
     weft_agent_suspect(d.a, "e0", 1, false);
     agent_desk_run(&d);
     ck_assert(!kit_has(k, "suspects/e0/l0"));
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
-START_TEST(a_suspicion_ends_with_its_member)
+/* A lead in an epoch that does without e0, which serves. */
+static struct agent_desk lead_without_e0(void)
 {
-    kit *k = kit_create();
-    struct agent_desk d = agent_desk_lead(k, "l0");
+    kit *const k = kit_create();
+    const struct agent_desk d = agent_desk_lead(k, "l0");
     kit_put_experts(k, "e0", 1, WEFT_MEMBER_SERVING);
-    weft_placement *p = kit_placement(k, 5, 3);
+    weft_placement *const p = kit_placement(k, 5, 3);
     memcpy(p->members[0].id, "a0", 3);
     kit_put_placement(k, p);
     agent_desk_commit(k, 5);
+    weft_placement_destroy(p);
+    return d;
+}
+
+START_TEST(a_suspicion_ends_with_its_member)
+{
+    struct agent_desk d = lead_without_e0();
+    kit *const k = d.k;
     weft_agent_suspect(d.a, "e0", 1, true);
     agent_desk_run(&d);
     ck_assert(kit_has(k, "suspects/e0/l0"));
     kit_put_experts(k, "e0", 2, WEFT_MEMBER_JOINING);
     agent_desk_run(&d);
     ck_assert(!kit_has(k, "suspects/e0/l0"));
-    weft_placement_destroy(p);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
 /* Else nobody would ever look whether it can be reached again. */
 START_TEST(a_suspicion_heals_with_time)
 {
-    kit *k = kit_create();
-    struct agent_desk d = agent_desk_lead(k, "l0");
-    kit_put_experts(k, "e0", 1, WEFT_MEMBER_SERVING);
-    weft_placement *p = kit_placement(k, 5, 3);
-    memcpy(p->members[0].id, "a0", 3);
-    kit_put_placement(k, p);
-    agent_desk_commit(k, 5);
+    struct agent_desk d = lead_without_e0();
+    kit *const k = d.k;
     for (uint64_t round = 1; round <= 3; round++) {
         const uint64_t heals = (10 * S) << (round - 1);
         weft_agent_suspect(d.a, "e0", 1, true);
@@ -236,9 +231,7 @@ START_TEST(a_suspicion_heals_with_time)
         agent_desk_wait(&d, 2 * S);
         ck_assert(!kit_has(k, "suspects/e0/l0"));
     }
-    weft_placement_destroy(p);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
@@ -273,8 +266,7 @@ START_TEST(nobody_suspects_itself)
     }
     agent_desk_run(&d);
     ck_assert_int_eq(kit_count(k, "suspects/"), 0);
-    agent_desk_end(&d);
-    kit_destroy(k);
+    agent_desk_finish(&d);
 }
 END_TEST
 
