@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 from lib import web
@@ -266,12 +267,23 @@ def known_answers(context, count):
     return _known[count]
 
 
+class Disturbance:
+    """What streams suffer of one fault, from its beginning until it is over."""
+
+    def __init__(self, load):
+        self.load, self.began, self.stall = load, time.monotonic(), None
+
+    def over(self):
+        self.stall = self.load.stall(self.began)
+
+
 class Load:
     """Streams that run without a pause; every answer must be the known one. Faults are kept, not raised."""
 
     def __init__(self, rig, allow=(), pause=0.0):
         self.rig, self.allow, self.pause = rig, set(allow), pause
         self.done, self.refused, self.faults = 0, 0, []
+        self.stalls: list[float] = []                # of each disturbance
         self.gaps: list[tuple[float, float]] = []    # (when it ended, seconds) between tokens of one stream
         self.client = Client(rig.router.grpc)
         self._end = threading.Event()
@@ -302,7 +314,7 @@ class Load:
         deadline = time.monotonic() + 60
         while self.done < target and not self.faults and time.monotonic() < deadline:
             time.sleep(0.02)
-        expect(not self.faults, f"before any fault: {self.faults[:2]}")
+        self.check("before any fault")
         expect(self.done >= target, "no stream ended within 60 s before any fault")
         self.median = self.median_gap()
 
@@ -315,6 +327,23 @@ class Load:
         with self._lock:
             late = [g for at, g in self.gaps if at >= since]
         return max(late, default=0.0) - self.median
+
+    @property
+    def worst(self):
+        return max([0.0, *self.stalls])
+
+    def check(self, what):
+        expect(not self.faults, f"{what}: {self.faults[:2]}")
+
+    @contextmanager
+    def disturbed(self, what):
+        """Around a fault: keeps its stall (until over() is called, or the end), and at the end no stream may have failed."""
+        fault = Disturbance(self)
+        yield fault
+        if fault.stall is None:
+            fault.over()
+        self.stalls.append(fault.stall)
+        self.check(what)
 
     def stop(self, what):
         self._end.set()

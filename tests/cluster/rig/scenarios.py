@@ -49,22 +49,21 @@ def kill_with_replica(context, rng, size):
     rig = Rig(context, rng, experts=3, replicas=2)
     load = Load(rig)
     load.settle()
-    worst, kills = 0.0, 6 if size == "short" else 200
+    kills = 6 if size == "short" else 200
     for _ in range(kills):
         victim = rng.choice(rig.experts_alive())
         time.sleep(rng.uniform(0.0, 0.3))
-        at = time.monotonic()
-        rig.shards[victim].kill()
-        others_live(rig, {victim}, f"SIGKILL of {victim}")
-        rig.wait(experts=2)
-        worst = max(worst, load.stall(at))
-        rig.expert(int(victim.split("-")[1])).wait_ready(30)
-        rig.wait(experts=3)
-        expect(not load.faults, f"after SIGKILL of {victim}: {load.faults[:2]}")
+        with load.disturbed(f"after SIGKILL of {victim}") as fault:
+            rig.shards[victim].kill()
+            others_live(rig, {victim}, f"SIGKILL of {victim}")
+            rig.wait(experts=2)
+            fault.over()
+            rig.expert(int(victim.split("-")[1])).wait_ready(30)
+            rig.wait(experts=3)
     end(rig, load, f"{kills} kills with a replica")
-    figures("kill_with_replica", kills=kills, stall_s=worst, median_s=load.median)
-    within(worst, 0.5, "SIGKILL of an expert shard with a replica")
-    return f"{kills} kills, {load.done} streams, stall {worst:.3f} s"
+    figures("kill_with_replica", kills=kills, stall_s=load.worst, median_s=load.median)
+    within(load.worst, 0.5, "SIGKILL of an expert shard with a replica")
+    return f"{kills} kills, {load.done} streams, stall {load.worst:.3f} s"
 
 
 @scenario(300)
@@ -73,23 +72,21 @@ def kill_without_replica(context, rng, size):
     rig = Rig(context, rng, experts=3, replicas=1)
     load = Load(rig)
     load.settle()
-    worst, kills = 0.0, 5 if size == "short" else 100
+    kills = 5 if size == "short" else 100
     for i in range(kills):
         victim = rng.choice(rig.experts_alive())
         time.sleep(rng.uniform(0.0, 0.3))
-        at = time.monotonic()
-        rig.shards[victim].kill()
-        if i % 2:      # back at once, under the same name, or after the survivors have taken over
-            rig.wait(experts=2)
-        rig.expert(int(victim.split("-")[1])).wait_ready(30)
-        rig.wait(experts=3)
-        load.settle()
-        worst = max(worst, load.stall(at))
-        expect(not load.faults, f"after SIGKILL of {victim}: {load.faults[:2]}")
+        with load.disturbed(f"after SIGKILL of {victim}"):
+            rig.shards[victim].kill()
+            if i % 2:      # back at once, under the same name, or after the survivors have taken over
+                rig.wait(experts=2)
+            rig.expert(int(victim.split("-")[1])).wait_ready(30)
+            rig.wait(experts=3)
+            load.settle()
     end(rig, load, f"{kills} kills without a replica")
-    figures("kill_without_replica", kills=kills, stall_s=worst, median_s=load.median)
-    within(worst, 5.0, "SIGKILL of an expert shard without a replica")
-    return f"{kills} kills, {load.done} streams, stall {worst:.3f} s"
+    figures("kill_without_replica", kills=kills, stall_s=load.worst, median_s=load.median)
+    within(load.worst, 5.0, "SIGKILL of an expert shard without a replica")
+    return f"{kills} kills, {load.done} streams, stall {load.worst:.3f} s"
 
 
 @scenario(120)
@@ -101,7 +98,7 @@ def kill_all_experts(context, rng, size):
     for name in rig.experts_alive():
         rig.shards[name].kill()
     time.sleep(2)
-    expect(not load.faults, f"without any expert shard: {load.faults[:2]}")
+    load.check("without any expert shard")
     for number in range(2):
         rig.expert(number)
     for name in ("experts-0", "experts-1"):
@@ -124,22 +121,20 @@ def freeze(context, rng, size):
     rig = Rig(context, rng, experts=3, replicas=2)
     load = Load(rig)
     load.settle()
-    worst = 0.0
     for _ in range(2 if size == "short" else 20):
         victim = rng.choice(rig.experts_alive())
         time.sleep(rng.uniform(0.0, 0.3))
-        at = time.monotonic()
-        rig.shards[victim].signal(signal.SIGSTOP)
-        time.sleep(10)
-        worst = max(worst, load.stall(at))
-        rig.shards[victim].signal(signal.SIGCONT)
-        rig.wait(experts=3)
-        others_live(rig, set(), f"SIGSTOP and SIGCONT of {victim}")
-        expect(not load.faults, f"after SIGSTOP of {victim}: {load.faults[:2]}")
+        with load.disturbed(f"after SIGSTOP of {victim}") as fault:
+            rig.shards[victim].signal(signal.SIGSTOP)
+            time.sleep(10)
+            fault.over()
+            rig.shards[victim].signal(signal.SIGCONT)
+            rig.wait(experts=3)
+            others_live(rig, set(), f"SIGSTOP and SIGCONT of {victim}")
     end(rig, load, "frozen expert shards")
-    figures("freeze", stall_s=worst, median_s=load.median)
-    within(worst, 1.5, "SIGSTOP of an expert shard")
-    return f"{load.done} streams, stall {worst:.3f} s"
+    figures("freeze", stall_s=load.worst, median_s=load.median)
+    within(load.worst, 1.5, "SIGSTOP of an expert shard")
+    return f"{load.done} streams, stall {load.worst:.3f} s"
 
 
 @scenario(240)
@@ -148,20 +143,18 @@ def rescale(context, rng, size):
     rig = Rig(context, rng, experts=2, streams=16)
     load = Load(rig)
     load.settle()
-    first, cycles, stalls = rig.status()["epoch"], 2 if size == "short" else 20, []
+    first, cycles = rig.status()["epoch"], 2 if size == "short" else 20
     for _ in range(cycles):
-        at = time.monotonic()
-        rig.expert(2)
-        rig.expert(3)
-        for name in ("experts-2", "experts-3"):
-            rig.shards[name].wait_ready(30)
-        rig.wait(experts=4)
-        for name, left in (("experts-3", 3), ("experts-2", 2)):
-            rig.shards[name].signal(signal.SIGTERM)
-            equal(rig.shards[name].wait(40), 0, f"exit code of {name} after SIGTERM")
-            rig.wait(experts=left)
-        stalls.append(load.stall(at))
-        expect(not load.faults, f"while it was rescaled: {load.faults[:2]}")
+        with load.disturbed("while it was rescaled"):
+            rig.expert(2)
+            rig.expert(3)
+            for name in ("experts-2", "experts-3"):
+                rig.shards[name].wait_ready(30)
+            rig.wait(experts=4)
+            for name, left in (("experts-3", 3), ("experts-2", 2)):
+                rig.shards[name].signal(signal.SIGTERM)
+                equal(rig.shards[name].wait(40), 0, f"exit code of {name} after SIGTERM")
+                rig.wait(experts=left)
     told = rig.status()
     last, moved = told["epoch"], told["placement"]
     expect(moved["moved_bytes"] <= 1.05 * moved["moved_least_bytes"],
@@ -169,9 +162,10 @@ def rescale(context, rng, size):
     expect(moved["moved_bytes"] > 0, "bytes moved: none, over all rescales")
     expect(last >= first + 3 * cycles, f"epoch: {first} before, {last} after {cycles} cycles of three changes")
     end(rig, load, f"{cycles} rescales")
-    figures("rescale", cycles=cycles, moved_over_least=moved["moved_bytes"] / moved["moved_least_bytes"], stall_s=max(stalls), stalls_s=[round(s, 4) for s in stalls], median_s=load.median, streams=load.done)
-    within(max(stalls), 0.5, "a rescale")
-    return f"{cycles} cycles, {load.done} streams, longest stall {1e3 * max(stalls):.0f} ms, median gap " \
+    figures("rescale", cycles=cycles, moved_over_least=moved["moved_bytes"] / moved["moved_least_bytes"], stall_s=load.worst,
+            stalls_s=[round(s, 4) for s in load.stalls], median_s=load.median, streams=load.done)
+    within(load.worst, 0.5, "a rescale")
+    return f"{cycles} cycles, {load.done} streams, longest stall {1e3 * load.worst:.0f} ms, median gap " \
            f"{1e3 * load.median:.1f} ms, bytes moved {moved['moved_bytes'] / moved['moved_least_bytes']:.3f} of the least"
 
 
@@ -187,31 +181,30 @@ def die_at_failpoints(context, rng, size):
     rig = Rig(context, rng, experts=2, replicas=1, weft=context.failpoints)
     load = Load(rig)
     load.settle()
-    worst, died = 0.0, []
+    died = []
     for point in FAILPOINTS:
-        at = time.monotonic()
-        shard = rig.expert(2, env={"WEFT_FAILPOINTS": f"{point}=abort"})
-        deadline = time.monotonic() + 20
-        while shard.alive and time.monotonic() < deadline:
-            time.sleep(0.02)
-        expect(not shard.alive, f"a shard that should have died at {point} lives; its log ends {list(shard.stderr)[-3:]}")
-        shard.kill()
-        died.append(point)
-        load.settle()
-        worst = max(worst, load.stall(at))
-        rig.wait(experts=2)
-        rig.expert(2).wait_ready(30)
-        took = rig.wait(experts=3)
-        expect(took < 10, f"after a death at {point} the next rescale took {took:.1f} s; the bar is 10 s")
-        rig.shards["experts-2"].signal(signal.SIGTERM)
-        equal(rig.shards["experts-2"].wait(40), 0, "exit code after SIGTERM")
-        rig.wait(experts=2)
-        expect(not load.faults, f"after a death at {point}: {load.faults[:2]}")
+        with load.disturbed(f"after a death at {point}") as fault:
+            shard = rig.expert(2, env={"WEFT_FAILPOINTS": f"{point}=abort"})
+            deadline = time.monotonic() + 20
+            while shard.alive and time.monotonic() < deadline:
+                time.sleep(0.02)
+            expect(not shard.alive, f"a shard that should have died at {point} lives; its log ends {list(shard.stderr)[-3:]}")
+            shard.kill()
+            died.append(point)
+            load.settle()
+            fault.over()
+            rig.wait(experts=2)
+            rig.expert(2).wait_ready(30)
+            took = rig.wait(experts=3)
+            expect(took < 10, f"after a death at {point} the next rescale took {took:.1f} s; the bar is 10 s")
+            rig.shards["experts-2"].signal(signal.SIGTERM)
+            equal(rig.shards["experts-2"].wait(40), 0, "exit code after SIGTERM")
+            rig.wait(experts=2)
     rig.shards.pop("experts-2")
     end(rig, load, "deaths at failpoints")
-    figures("die_at_failpoints", points=len(died), stall_s=worst)
-    within(worst, 5.0, "a death inside a rescale")
-    return f"{len(died)} points, {load.done} streams, stall {worst:.2f} s"
+    figures("die_at_failpoints", points=len(died), stall_s=load.worst)
+    within(load.worst, 5.0, "a death inside a rescale")
+    return f"{len(died)} points, {load.done} streams, stall {load.worst:.2f} s"
 
 
 @scenario(120)
@@ -238,20 +231,18 @@ def kill_layers(context, rng, size):
     rig = Rig(context, rng, experts=2, groups=2)
     load = Load(rig)
     load.settle()
-    worst = 0.0
     for _ in range(3 if size == "short" else 30):
         group = rng.randrange(2)
-        at = time.monotonic()
-        rig.shards[f"layers-{group}-0"].kill()
-        load.settle()
-        worst = max(worst, load.stall(at))
-        rig.layer(group).wait_ready(30)
-        rig.wait(experts=2, layers=2)
-        expect(not load.faults, f"after SIGKILL of layers-{group}-0: {load.faults[:2]}")
+        with load.disturbed(f"after SIGKILL of layers-{group}-0") as fault:
+            rig.shards[f"layers-{group}-0"].kill()
+            load.settle()
+            fault.over()
+            rig.layer(group).wait_ready(30)
+            rig.wait(experts=2, layers=2)
     end(rig, load, "layer shards killed")
-    figures("kill_layers", stall_s=worst)
-    within(worst, 3.0, "SIGKILL of a layer shard")
-    return f"{load.done} streams, stall {worst:.2f} s"
+    figures("kill_layers", stall_s=load.worst)
+    within(load.worst, 3.0, "SIGKILL of a layer shard")
+    return f"{load.done} streams, stall {load.worst:.2f} s"
 
 
 @scenario(240)
@@ -260,19 +251,16 @@ def kill_stage(context, rng, size):
     rig = Rig(context, rng, experts=2, stages=2)
     load = Load(rig)
     load.settle()
-    worst = 0.0
     for stage in (1, 0) if size == "short" else (1, 0) * 10:
-        at = time.monotonic()
-        rig.shards[f"layers-0-{stage}"].kill()
-        time.sleep(rng.uniform(0, 1))
-        rig.layer(0, stage).wait_ready(30)
-        rig.wait(experts=2, layers=2)
-        load.settle()
-        worst = max(worst, load.stall(at))
-        expect(not load.faults, f"after SIGKILL of stage {stage}: {load.faults[:2]}")
+        with load.disturbed(f"after SIGKILL of stage {stage}"):
+            rig.shards[f"layers-0-{stage}"].kill()
+            time.sleep(rng.uniform(0, 1))
+            rig.layer(0, stage).wait_ready(30)
+            rig.wait(experts=2, layers=2)
+            load.settle()
     end(rig, load, "stages killed")
-    figures("kill_stage", stall_s=worst)
-    return f"{load.done} streams, stall {worst:.2f} s"
+    figures("kill_stage", stall_s=load.worst)
+    return f"{load.done} streams, stall {load.worst:.2f} s"
 
 
 @scenario(90)
@@ -314,15 +302,14 @@ def two_leads(context, rng, size):
     before = runs()
     time.sleep(4)
     equal(runs(), before, "runs that began while two leads had one place")
-    at = time.monotonic()
-    twin.kill()
-    del rig.shards["twin"]
-    load.settle()
-    stall = load.stall(at)
+    with load.disturbed("after SIGKILL of the newer lead"):
+        twin.kill()
+        del rig.shards["twin"]
+        load.settle()
     rig.wait(experts=2, layers=2)
     end(rig, load, "two leads of one group")
-    figures("two_leads", stall_s=stall)
-    return f"{load.done} streams, {before} runs, stall {stall:.2f} s after the newer one was killed"
+    figures("two_leads", stall_s=load.worst)
+    return f"{load.done} streams, {before} runs, stall {load.worst:.2f} s after the newer one was killed"
 
 
 @scenario(120)
@@ -361,7 +348,7 @@ def restart_router(context, rng, size):
         for thread in load._threads:
             thread.join(60)
         load.client.close()
-        expect(not load.faults, f"router killed: {load.faults[:2]}")
+        load.check("router killed")
         rig.served.close()
         rig.served.server, rig.served.client = rig.router, Client(rig.router.grpc)
         rig.served.wait_idle("the router's restart", within=3.0)
@@ -386,7 +373,7 @@ def roll(context, rng, size):
         started = rig.expert(int(rest[0])) if role == "experts" else rig.layer(int(rest[0]), int(rest[1]))
         started.wait_ready(30)
         rig.wait(experts=3, layers=2)
-        expect(not load.faults, f"after the restart of {name}: {load.faults[:2]}")
+        load.check(f"after the restart of {name}")
     end(rig, load, "a rolling restart")
     return f"{load.done} streams, 0 failed"
 
@@ -399,11 +386,10 @@ def etcd_away(context, rng, size):
     rig = Rig(context, rng, experts=2)
     load = Load(rig)
     load.settle()
-    at = time.monotonic()
-    rig.etcd.server.signal(signal.SIGSTOP)
-    time.sleep(15)
-    others_live(rig, set(), "15 s without etcd")
-    stall = load.stall(at)
+    with load.disturbed("15 s without etcd"):
+        rig.etcd.server.signal(signal.SIGSTOP)
+        time.sleep(15)
+        others_live(rig, set(), "15 s without etcd")
     rig.etcd.server.signal(signal.SIGCONT)
     back = time.monotonic()
     rig.expert(2)
@@ -411,9 +397,9 @@ def etcd_away(context, rng, size):
     rig.wait(experts=3)
     took = time.monotonic() - back
     end(rig, load, "etcd away for 15 s")
-    figures("etcd_away", stall_s=stall, join_s=took)
-    within(stall, 0.5, "etcd away")
-    return f"{load.done} streams, stall {stall:.3f} s, a shard joined {took:.1f} s after the return"
+    figures("etcd_away", stall_s=load.worst, join_s=took)
+    within(load.worst, 0.5, "etcd away")
+    return f"{load.done} streams, stall {load.worst:.3f} s, a shard joined {took:.1f} s after the return"
 
 
 @scenario(120)
@@ -423,26 +409,25 @@ def lead_without_etcd(context, rng, size):
     load = Load(rig)
     load.settle()
     way = rig.etcd_ways["layers-0-0"]
-    at = time.monotonic()
-    way.refuse = True
-    way.reset_all()
-    rig.wait(layers=0, within=30)
-    epoch = rig.status()["epoch"]
-    rig.expert(2).wait_ready(30)
-    rig.wait(experts=3)
-    while rig.status()["epoch"] == epoch:
-        expect(time.monotonic() - at < 60, f"the epoch is {epoch} still, with an expert shard more")
-        time.sleep(0.1)
-    time.sleep(3)
-    load.settle()
-    stall = load.stall(at)
+    with load.disturbed("a change while a lead had no way to etcd") as fault:
+        way.refuse = True
+        way.reset_all()
+        rig.wait(layers=0, within=30)
+        epoch = rig.status()["epoch"]
+        rig.expert(2).wait_ready(30)
+        rig.wait(experts=3)
+        while rig.status()["epoch"] == epoch:
+            expect(time.monotonic() - fault.began < 60, f"the epoch is {epoch} still, with an expert shard more")
+            time.sleep(0.1)
+        time.sleep(3)
+        load.settle()
     way.refuse = False
     rig.wait(experts=3, layers=1)
     load.settle()
     end(rig, load, "a lead without etcd")
-    figures("lead_without_etcd", stall_s=stall)
-    within(stall, 0.5, "a change while a lead had no way to etcd")
-    return f"{load.done} streams, stall {stall:.3f} s"
+    figures("lead_without_etcd", stall_s=load.worst)
+    within(load.worst, 0.5, "a change while a lead had no way to etcd")
+    return f"{load.done} streams, stall {load.worst:.3f} s"
 
 
 @scenario(120)
@@ -452,24 +437,23 @@ def etcd_empty(context, rng, size):
     load = Load(rig)
     load.settle()
     before = rig.status()["epoch"]
-    at = time.monotonic()
-    old = rig.etcd.server
-    argv = list(old.argv)
-    old.kill()
-    folder = argv[argv.index("--data-dir") + 1]
-    shutil.rmtree(folder, ignore_errors=True)
-    rig.etcd.server = context.program(*argv)
-    time.sleep(5)
-    rig.wait(experts=2, layers=1, within=10)
-    others_live(rig, set(), "etcd came back empty")
-    expect(rig.status()["epoch"] >= before, f"epoch: {before} before, {rig.status()['epoch']} after etcd was emptied")
-    rig.expert(2).wait_ready(30)
-    rig.wait(experts=3)
-    stall = load.stall(at)
+    with load.disturbed("etcd came back empty"):
+        old = rig.etcd.server
+        argv = list(old.argv)
+        old.kill()
+        folder = argv[argv.index("--data-dir") + 1]
+        shutil.rmtree(folder, ignore_errors=True)
+        rig.etcd.server = context.program(*argv)
+        time.sleep(5)
+        rig.wait(experts=2, layers=1, within=10)
+        others_live(rig, set(), "etcd came back empty")
+        expect(rig.status()["epoch"] >= before, f"epoch: {before} before, {rig.status()['epoch']} after etcd was emptied")
+        rig.expert(2).wait_ready(30)
+        rig.wait(experts=3)
     end(rig, load, "etcd emptied")
-    figures("etcd_empty", stall_s=stall)
-    within(stall, 0.5, "etcd emptied")
-    return f"{load.done} streams, stall {stall:.3f} s"
+    figures("etcd_empty", stall_s=load.worst)
+    within(load.worst, 0.5, "etcd emptied")
+    return f"{load.done} streams, stall {load.worst:.3f} s"
 
 
 @scenario(180)
@@ -479,25 +463,25 @@ def etcd_member_lost(context, rng, size):
     rig = Rig(context, rng, experts=2, etcd=trio)
     load = Load(rig)
     load.settle()
-    at, joined = time.monotonic(), []
-    for victim in range(3):
-        trio.kill(victim)
-        begin = time.monotonic()
-        rig.expert(2).wait_ready(30)
-        rig.wait(experts=3)
-        joined.append(time.monotonic() - begin)
-        rig.shards["experts-2"].signal(signal.SIGTERM)
-        equal(rig.shards["experts-2"].wait(40), 0, "exit code after SIGTERM")
-        rig.wait(experts=2)
-        others_live(rig, {"experts-2"}, f"etcd member {victim} lost")
-        trio.start(victim)
-        trio.wait()
-        expect(not load.faults, f"etcd member {victim} lost: {load.faults[:2]}")
-    stall = load.stall(at)
+    joined = []
+    with load.disturbed("etcd members lost"):
+        for victim in range(3):
+            trio.kill(victim)
+            begin = time.monotonic()
+            rig.expert(2).wait_ready(30)
+            rig.wait(experts=3)
+            joined.append(time.monotonic() - begin)
+            rig.shards["experts-2"].signal(signal.SIGTERM)
+            equal(rig.shards["experts-2"].wait(40), 0, "exit code after SIGTERM")
+            rig.wait(experts=2)
+            others_live(rig, {"experts-2"}, f"etcd member {victim} lost")
+            trio.start(victim)
+            trio.wait()
+            load.check(f"etcd member {victim} lost")
     end(rig, load, "an etcd member lost")
-    figures("etcd_member_lost", stall_s=stall, join_s=max(joined))
-    within(stall, 0.5, "an etcd member lost")
-    return f"{load.done} streams, stall {stall:.3f} s, joins took up to {max(joined):.1f} s"
+    figures("etcd_member_lost", stall_s=load.worst, join_s=max(joined))
+    within(load.worst, 0.5, "an etcd member lost")
+    return f"{load.done} streams, stall {load.worst:.3f} s, joins took up to {max(joined):.1f} s"
 
 
 @scenario(120)
@@ -607,28 +591,27 @@ def cut_links(context, rng, size):
     rig = Rig(context, rng, experts=3, replicas=2, proxied=("experts-0", "experts-1", "experts-2"))
     load = Load(rig)
     load.settle()
-    at = time.monotonic()
     rounds = 12 if size == "short" else 150
-    for i in range(rounds):
-        proxy = rig.proxies[rng.choice(sorted(rig.proxies))]
-        kind = ("cut", "flip", "reset", "small")[i % 4]
-        if kind == "cut":
-            proxy.cut_after = rng.randrange(1, 40000)
-        elif kind == "flip":
-            proxy.flip_after = max((p.passed for p in proxy._pipes), default=0) + rng.randrange(1, 40000)
-        elif kind == "reset":
-            proxy.reset_all()
-        else:
-            proxy.piece = 1
-        time.sleep(0.5)
-        proxy.piece = 1 << 20
-        expect(not load.faults, f"after {kind}: {load.faults[:2]}")
-        rig.wait(experts=3)
+    with load.disturbed("links cut"):
+        for i in range(rounds):
+            proxy = rig.proxies[rng.choice(sorted(rig.proxies))]
+            kind = ("cut", "flip", "reset", "small")[i % 4]
+            if kind == "cut":
+                proxy.cut_after = rng.randrange(1, 40000)
+            elif kind == "flip":
+                proxy.flip_after = max((p.passed for p in proxy._pipes), default=0) + rng.randrange(1, 40000)
+            elif kind == "reset":
+                proxy.reset_all()
+            else:
+                proxy.piece = 1
+            time.sleep(0.5)
+            proxy.piece = 1 << 20
+            load.check(f"after {kind}")
+            rig.wait(experts=3)
     done = sum(p.cuts for p in rig.proxies.values()), sum(p.flips for p in rig.proxies.values())
-    stall = load.stall(at)
     end(rig, load, "links cut")
-    figures("cut_links", cuts=done[0], flips=done[1], stall_s=stall)
-    return f"{done[0]} cuts, {done[1]} flips, {load.done} streams, stall {stall:.2f} s"
+    figures("cut_links", cuts=done[0], flips=done[1], stall_s=load.worst)
+    return f"{done[0]} cuts, {done[1]} flips, {load.done} streams, stall {load.worst:.2f} s"
 
 
 @scenario(240)
@@ -637,20 +620,17 @@ def silent_network(context, rng, size):
     rig = Rig(context, rng, experts=3, replicas=2, proxied=("experts-0", "experts-1", "experts-2"))
     load = Load(rig)
     load.settle()
-    worst = 0.0
     for ways in (("up", "down"), ("up",), ("down",)) * (1 if size == "short" else 8):
         proxy = rig.proxies[rng.choice(sorted(rig.proxies))]
-        at = time.monotonic()
-        proxy.blocked = set(ways)
-        time.sleep(4)
-        worst = max(worst, load.stall(at))
-        expect(not load.faults, f"nothing passes {ways}: {load.faults[:2]}")
+        with load.disturbed(f"nothing passes {ways}"):
+            proxy.blocked = set(ways)
+            time.sleep(4)
         proxy.blocked = set()
         rig.wait(experts=3, within=15)
     end(rig, load, "a silent network")
-    figures("silent_network", stall_s=worst)
-    within(worst, 1.5, "a silent network")
-    return f"{load.done} streams, stall {worst:.2f} s"
+    figures("silent_network", stall_s=load.worst)
+    within(load.worst, 1.5, "a silent network")
+    return f"{load.done} streams, stall {load.worst:.2f} s"
 
 
 @scenario(120)
@@ -687,16 +667,15 @@ def partitions(context, rng, size):
     for a, b, both in (("layers-0-0", "experts-1", True), ("layers-0-0", "experts-0", False), ("experts-2", "layers-0-0", False),
                        ("router", "layers-0-0", True), ("layers-0-0", "router", False),
                        ("layers-0-0", "etcd", True), ("experts-0", "etcd", True), ("router", "etcd", True)):
-        at = time.monotonic()
-        rig.cut(a, b) if both else rig.deaf(a, b)
-        time.sleep(4)
-        rig.heal()
-        healed = time.monotonic()
-        rig.wait(experts=3, layers=1, within=30)
-        load.settle()
         what = f"{a} {'and' if both else 'deaf to'} {b}"
-        told[what] = round(load.stall(at), 2), round(time.monotonic() - healed, 2)
-        expect(not load.faults, f"{what}: {load.faults[:2]}")
+        with load.disturbed(what) as fault:
+            rig.cut(a, b) if both else rig.deaf(a, b)
+            time.sleep(4)
+            rig.heal()
+            healed = time.monotonic()
+            rig.wait(experts=3, layers=1, within=30)
+            load.settle()
+        told[what] = round(fault.stall, 2), round(time.monotonic() - healed, 2)
         if "router" not in (a, b):
             within(told[what][0], 1.5, what)
         else:
@@ -718,6 +697,6 @@ def loss(context, rng, size):
         time.sleep(5)
         rig.heal()
         load.settle()
-        expect(not load.faults, f"{percent} % lost: {load.faults[:2]}")
+        load.check(f"{percent} % lost")
     end(rig, load, "lost packets")
     return f"{load.done} streams"
