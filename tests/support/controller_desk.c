@@ -4,14 +4,21 @@
 
 #include "tests/support/expect.h"
 
+void desk_take_lease(struct desk *d, weft_status st)
+{
+    const weft_registry_event lease = {.kind = WEFT_REGISTRY_LEASE,
+                                       .status = st};
+    weft_controller_take(d->c, &lease, d->now);
+}
+
 struct desk desk_of(const char *id, kit *k)
 {
-    struct desk d = {.k = k, .now = 100 * S};
+    struct desk d = {.k = k, .now = 50 * S};
     const weft_controller_options options = {
         .shape = &k->shape, .id = id, .replicas = 1};
     OK(weft_controller_create(&options, &d.c, &err));
-    const weft_registry_event lease = {.kind = WEFT_REGISTRY_LEASE};
-    weft_controller_take(d.c, &lease, d.now - 50 * S);
+    desk_take_lease(&d, WEFT_OK);
+    d.now += 50 * S;
     return d;
 }
 
@@ -43,6 +50,13 @@ void desk_wait(struct desk *d, uint64_t ns)
     desk_run(d);
 }
 
+void desk_join(struct desk *d, const char *id)
+{
+    kit_put_experts(d->k, id, 1, WEFT_MEMBER_JOINING);
+    desk_run(d);
+    desk_wait(d, 300 * MS);
+}
+
 weft_controller_state desk_state(const struct desk *d)
 {
     weft_controller_state s;
@@ -56,7 +70,14 @@ uint64_t desk_epoch(const struct desk *d)
     return weft_roster_epoch(d->k->roster, &revision);
 }
 
-void desk_ack_all(struct desk *d, uint64_t n)
+uint64_t desk_hash(const struct desk *d, uint64_t n)
+{
+    const weft_placement *const p = weft_roster_placement(d->k->roster, n);
+    ck_assert_msg(p != NULL, "there is no plan %d", (int)n);
+    return weft_placement_hash(p);
+}
+
+void desk_put_acks(struct desk *d, uint64_t n)
 {
     const weft_placement *p = weft_roster_placement(d->k->roster, n);
     ck_assert_msg(p != NULL, "there is no plan %d", (int)n);
@@ -66,6 +87,11 @@ void desk_ack_all(struct desk *d, uint64_t n)
         kit_put_ack(d->k, n, copy->members[i].id, copy->members[i].incarnation,
                     weft_placement_hash(copy), NULL);
     weft_placement_destroy(copy);
+}
+
+void desk_ack_all(struct desk *d, uint64_t n)
+{
+    desk_put_acks(d, n);
     desk_run(d);
 }
 

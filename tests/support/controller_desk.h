@@ -27,9 +27,16 @@ bool desk_step(struct desk *d, const char *owner);
 void desk_run(struct desk *d); /* all that are, as r0 */
 void desk_wait(struct desk *d, uint64_t ns);
 
+/* The lease, as the registry tells of it. */
+void desk_take_lease(struct desk *d, weft_status st);
+/* An expert shard joins, and is waited for others with. */
+void desk_join(struct desk *d, const char *id);
+
 weft_controller_state desk_state(const struct desk *d);
 uint64_t desk_epoch(const struct desk *d);
-/* Every member of the plan says that it has loaded. */
+uint64_t desk_hash(const struct desk *d, uint64_t n); /* of that placement */
+/* Every member of the plan says that it has loaded; nothing is run. */
+void desk_put_acks(struct desk *d, uint64_t n);
 void desk_ack_all(struct desk *d, uint64_t n);
 
 #endif

@@ -27,17 +27,14 @@ START_TEST(nothing_without_lease_or_key)
     kit *k = kit_create();
     kit_put_experts(k, "e0", 1, WEFT_MEMBER_SERVING);
     struct desk d = desk_of("r0", k);
-    const weft_registry_event lost = {.kind = WEFT_REGISTRY_LEASE,
-                                      .status = WEFT_UNAVAILABLE};
-    weft_controller_take(d.c, &lost, d.now);
+    desk_take_lease(&d, WEFT_UNAVAILABLE);
     desk_run(&d);
     ck_assert_int_eq(d.n_txns, 0);
     /* Another has the key: nothing, as long as it does. */
     weft_buf value = {0};
     OK(weft_holder_encode("r1", &value, &err));
     kit_put_buf(k, "controller", &value);
-    const weft_registry_event held = {.kind = WEFT_REGISTRY_LEASE};
-    weft_controller_take(d.c, &held, d.now);
+    desk_take_lease(&d, WEFT_OK);
     desk_wait(&d, 60 * S);
     ck_assert_int_eq(d.n_txns, 0);
     ck_assert(!desk_state(&d).elected);
@@ -89,11 +86,8 @@ END_TEST
 START_TEST(commit_waits_for_every_ack)
 {
     struct desk d = desk_settled(2);
-    kit_put_experts(d.k, "e2", 1, WEFT_MEMBER_JOINING);
-    desk_run(&d);
-    desk_wait(&d, 300 * MS);
-    const uint64_t hash =
-        weft_placement_hash(weft_roster_placement(d.k->roster, 2));
+    desk_join(&d, "e2");
+    const uint64_t hash = desk_hash(&d, 2);
     kit_put_ack(d.k, 2, "e0", 1, hash, NULL);
     kit_put_ack(d.k, 2, "e1", 1, hash, NULL);
     desk_run(&d);
@@ -117,9 +111,7 @@ START_TEST(retire_waits_for_every_lead)
     struct desk d = desk_settled(2);
     kit_put_lead(d.k, "l1", 1);
     kit_put_switched(d.k, 1, 1, 1);
-    kit_put_experts(d.k, "e2", 1, WEFT_MEMBER_JOINING);
-    desk_run(&d);
-    desk_wait(&d, 300 * MS);
+    desk_join(&d, "e2");
     desk_ack_all(&d, 2);
     kit_put_switched(d.k, 2, 0, 1);
     desk_wait(&d, 60 * S);
@@ -163,9 +155,7 @@ START_TEST(a_lead_that_the_registry_has_lost_keeps_its_epoch)
     kit_put_switched(d.k, 1, 1, 1);
     kit_remove(d.k, "members/layers/l1");
     weft_controller_set_in_use(d.c, 1);
-    kit_put_experts(d.k, "e2", 1, WEFT_MEMBER_JOINING);
-    desk_run(&d);
-    desk_wait(&d, 300 * MS);
+    desk_join(&d, "e2");
     desk_ack_all(&d, 2);
     kit_put_switched(d.k, 2, 0, 1);
     desk_wait(&d, 60 * S);

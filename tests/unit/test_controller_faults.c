@@ -1,7 +1,4 @@
 /* The controller when members, itself or the store are lost. */
-#include <stdio.h>
-#include <string.h>
-
 #include "tests/support/controller_desk.h"
 #include "tests/support/expect.h"
 #include "tests/support/suite.h"
@@ -43,9 +40,7 @@ START_TEST(who_joins_and_does_not_answer_holds_no_lost_expert_up)
 {
     struct desk d = desk_settled(3);
     if (_i == 0) {
-        kit_put_experts(d.k, "e9", 1, WEFT_MEMBER_JOINING);
-        desk_run(&d);
-        desk_wait(&d, 300 * MS);
+        desk_join(&d, "e9");
         ck_assert_uint_eq(desk_state(&d).planned, 2);
         ck_assert_int_eq(weft_roster_placement(d.k->roster, 2)->n_members, 4);
         kit_remove(d.k, "members/experts/e1");
@@ -76,9 +71,7 @@ START_TEST(who_drains_and_goes_is_not_waited_for_with_who_joins)
 {
     struct desk d = desk_settled(3);
     kit_put_experts(d.k, "e1", 1, WEFT_MEMBER_DRAINING);
-    kit_put_experts(d.k, "e9", 1, WEFT_MEMBER_JOINING);
-    desk_run(&d);
-    desk_wait(&d, 300 * MS);
+    desk_join(&d, "e9");
     const uint64_t first = desk_state(&d).planned;
     ck_assert_uint_ne(first, 0);
     kit_remove(d.k, "members/experts/e1");
@@ -114,9 +107,7 @@ START_TEST(a_plan_is_rolled_back)
 {
     struct desk d = desk_settled(2);
     kit_put_experts(d.k, "e2", 1, WEFT_MEMBER_JOINING);
-    kit_put_experts(d.k, "e3", 1, WEFT_MEMBER_JOINING);
-    desk_run(&d);
-    desk_wait(&d, 300 * MS);
+    desk_join(&d, "e3");
     ck_assert_uint_eq(desk_state(&d).planned, 2);
     switch (_i) {
     case 0: kit_remove(d.k, "members/experts/e2"); break;
@@ -143,11 +134,8 @@ END_TEST
 START_TEST(who_fails_is_left_out)
 {
     struct desk d = desk_settled(2);
-    kit_put_experts(d.k, "e2", 1, WEFT_MEMBER_JOINING);
-    desk_run(&d);
-    desk_wait(&d, 300 * MS);
-    const uint64_t hash =
-        weft_placement_hash(weft_roster_placement(d.k->roster, 2));
+    desk_join(&d, "e2");
+    const uint64_t hash = desk_hash(&d, 2);
     kit_put_ack(d.k, 2, "e2", 1, hash, "no memory for expert 3");
     desk_run(&d);
     desk_wait(&d, 1 * S);
@@ -168,8 +156,7 @@ START_TEST(who_fails_keeps_what_it_has)
     struct desk d = desk_settled(3);
     kit_remove(d.k, "members/experts/e2");
     desk_run(&d);
-    const uint64_t hash =
-        weft_placement_hash(weft_roster_placement(d.k->roster, 2));
+    const uint64_t hash = desk_hash(&d, 2);
     const int32_t had =
         weft_placement_count(weft_roster_placement(d.k->roster, 1), 0);
     kit_put_ack(d.k, 2, "e0", 1, hash, "no memory");
@@ -185,11 +172,8 @@ END_TEST
 START_TEST(a_plan_without_answers_ends)
 {
     struct desk d = desk_settled(2);
-    kit_put_experts(d.k, "e2", 1, WEFT_MEMBER_JOINING);
-    desk_run(&d);
-    desk_wait(&d, 300 * MS);
-    const uint64_t hash =
-        weft_placement_hash(weft_roster_placement(d.k->roster, 2));
+    desk_join(&d, "e2");
+    const uint64_t hash = desk_hash(&d, 2);
     desk_wait(&d, 500 * S);
     kit_put_ack(d.k, 2, "e0", 1, hash, NULL); /* progress: longer */
     desk_run(&d);
@@ -219,15 +203,7 @@ START_TEST(another_controller_takes_over)
         desk_wait(&d, 300 * MS);
         ck_assert_uint_eq(desk_state(&d).planned, 2);
     }
-    if (_i > 1) {
-        const weft_placement *p = weft_roster_placement(d.k->roster, 2);
-        const uint64_t hash = weft_placement_hash(p);
-        for (int32_t i = 0; i < 3; i++) {
-            char id[WEFT_ID_BYTES];
-            (void)snprintf(id, sizeof id, "e%d", i);
-            kit_put_ack(d.k, 2, id, 1, hash, NULL);
-        }
-    }
+    if (_i > 1) desk_put_acks(&d, 2);
     if (_i > 2) desk_run(&d); /* committed */
     kit_end_lease(d.k, "r0");
     other.now = d.now;
@@ -251,16 +227,8 @@ END_TEST
 START_TEST(a_deposed_controller_is_fenced)
 {
     struct desk d = desk_settled(2);
-    kit_put_experts(d.k, "e2", 1, WEFT_MEMBER_JOINING);
-    desk_run(&d);
-    desk_wait(&d, 300 * MS);
-    const uint64_t hash =
-        weft_placement_hash(weft_roster_placement(d.k->roster, 2));
-    for (int32_t i = 0; i < 3; i++) {
-        char id[WEFT_ID_BYTES];
-        (void)snprintf(id, sizeof id, "e%d", i);
-        kit_put_ack(d.k, 2, id, 1, hash, NULL);
-    }
+    desk_join(&d, "e2");
+    desk_put_acks(&d, 2);
     d.k->is_deaf = true;
     weft_buf value = {0};
     OK(weft_holder_encode("r1", &value, &err));
@@ -278,11 +246,8 @@ START_TEST(a_store_that_lost_everything_is_filled_again)
 {
     struct desk d = desk_settled(3);
     kit_wipe(d.k);
-    const weft_registry_event lost = {.kind = WEFT_REGISTRY_LEASE,
-                                      .status = WEFT_UNAVAILABLE};
-    const weft_registry_event held = {.kind = WEFT_REGISTRY_LEASE};
-    weft_controller_take(d.c, &lost, d.now);
-    weft_controller_take(d.c, &held, d.now);
+    desk_take_lease(&d, WEFT_UNAVAILABLE);
+    desk_take_lease(&d, WEFT_OK);
     kit_put_experts(d.k, "e0", 1, WEFT_MEMBER_SERVING);
     desk_run(&d);
     ck_assert_uint_eq(desk_epoch(&d), 1); /* as it was */
@@ -359,9 +324,7 @@ END_TEST
 START_TEST(a_plan_below_what_was_seen_is_made_again)
 {
     struct desk d = desk_settled(2);
-    kit_put_experts(d.k, "e2", 1, WEFT_MEMBER_JOINING);
-    desk_run(&d);
-    desk_wait(&d, 300 * MS);
+    desk_join(&d, "e2");
     ck_assert_uint_eq(desk_state(&d).planned, 2);
     weft_member m = kit_member(WEFT_ROLE_LAYERS, "l0", 1, WEFT_MEMBER_SERVING);
     m.epoch = 2;
