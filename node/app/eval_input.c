@@ -18,9 +18,12 @@ static bool next_word(const weft_buf *text, size_t *at, char word[WORD_BYTES])
 {
     while (*at < text->n && isspace((unsigned char)text->data[*at])) (*at)++;
     size_t n = 0;
-    for (; *at < text->n && !isspace((unsigned char)text->data[*at]); (*at)++)
-        if (n < WORD_BYTES - 1)
-            word[n++] = text->data[*at] != '\0' ? text->data[*at] : '?';
+    for (; *at < text->n && !isspace((unsigned char)text->data[*at]); (*at)++) {
+        if (n == WORD_BYTES - 1) continue;
+        word[n] = text->data[*at];
+        if (word[n] == '\0') word[n] = '?';
+        n++;
+    }
     word[n] = '\0';
     return n > 0;
 }

@@ -283,27 +283,27 @@ weft_status weft_inside_create(const weft_options *options,
     return WEFT_OK;
 }
 
-void weft_inside_destroy(weft_inside *p)
+void weft_inside_destroy(weft_inside *inside)
 {
-    if (p == NULL) return;
-    for (int32_t s = 0; p->stages != NULL && s < p->n_stages; s++) {
-        inside_stage *const one = &p->stages[s];
+    if (inside == NULL) return;
+    for (int32_t s = 0; inside->stages != NULL && s < inside->n_stages; s++) {
+        inside_stage *const one = &inside->stages[s];
         if (one->exchange != NULL) weft_exchange_stop(one->exchange);
         weft_stage_stop(one->stage);
     }
-    weft_stages_destroy(p->lead);
-    for (int32_t i = 0; p->experts != NULL && i < p->n_experts; i++)
-        weft_expert_server_stop(p->experts[i].server);
-    for (int32_t s = 0; p->stages != NULL && s < p->n_stages; s++) {
-        weft_exchange_destroy(p->stages[s].exchange);
-        weft_model_destroy(p->stages[s].model);
+    weft_stages_destroy(inside->lead);
+    for (int32_t i = 0; inside->experts != NULL && i < inside->n_experts; i++)
+        weft_expert_server_stop(inside->experts[i].server);
+    for (int32_t s = 0; inside->stages != NULL && s < inside->n_stages; s++) {
+        weft_exchange_destroy(inside->stages[s].exchange);
+        weft_model_destroy(inside->stages[s].model);
     }
-    for (int32_t i = 0; p->experts != NULL && i < p->n_experts; i++)
-        weft_expert_store_destroy(p->experts[i].store);
-    weft_placement_destroy(p->placement);
-    weft_mem_free(p->stages);
-    weft_mem_free(p->experts);
-    weft_mem_free(p);
+    for (int32_t i = 0; inside->experts != NULL && i < inside->n_experts; i++)
+        weft_expert_store_destroy(inside->experts[i].store);
+    weft_placement_destroy(inside->placement);
+    weft_mem_free(inside->stages);
+    weft_mem_free(inside->experts);
+    weft_mem_free(inside);
 }
 
 const weft_model_config *weft_inside_config(const weft_inside *inside)

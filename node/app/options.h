@@ -26,9 +26,9 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "node/base/address.h"
 #include "node/base/err.h"
 #include "node/base/log.h"
-#include "node/rpc/address.h"
 #include "shard/link/hello.h"
 #include "shard/load/weights.h"
 

@@ -3,9 +3,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "node/base/address.h"
 #include "node/base/log.h"
 #include "node/base/str.h"
-#include "node/rpc/address.h"
 
 weft_status weft_start_raise_descriptors(weft_err *err)
 {

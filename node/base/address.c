@@ -66,12 +66,15 @@ static int listen_on(const struct addrinfo *at)
 
 static uint16_t port_of(int fd)
 {
-    struct sockaddr_storage at = {.ss_family = AF_UNSPEC};
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+    } at = {.v6 = {.sin6_family = AF_UNSPEC}};
     socklen_t bytes = sizeof at;
-    if (getsockname(fd, (struct sockaddr *)&at, &bytes) != 0) return 0;
-    if (at.ss_family == AF_INET)
-        return ntohs(((const struct sockaddr_in *)(const void *)&at)->sin_port);
-    return ntohs(((const struct sockaddr_in6 *)(const void *)&at)->sin6_port);
+    if (getsockname(fd, &at.any, &bytes) != 0) return 0;
+    return ntohs(at.any.sa_family == AF_INET ? at.v4.sin_port
+                                             : at.v6.sin6_port);
 }
 
 weft_status weft_address_listen(const weft_address *address, int *fd_out,

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "node/base/check.h"
 #include "node/base/hash.h"
 #include "node/base/mem.h"
 #include "node/cluster/placement_internal.h"
@@ -49,6 +50,7 @@ weft_status weft_placement_copy(const weft_placement *placement,
     WEFT_TRY(weft_placement_new(placement->n_layer, placement->n_expert,
                                 placement->n_replicas, placement->n_members, &p,
                                 err));
+    WEFT_ASSERT(p != NULL);
     p->epoch = placement->epoch;
     memcpy(p->members, placement->members,
            (size_t)p->n_members * sizeof *p->members);

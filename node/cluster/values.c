@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cluster.pb-c.h"
+#include "node/base/check.h"
 #include "node/cluster/values_internal.h"
 #include "proto/validate.h"
 
@@ -205,6 +206,7 @@ static weft_status member_of(const Weft__Cluster__V1__Member *in,
         WEFT_TRY(weft_value_unpack(&weft__cluster__v1__##name##__descriptor,   \
                                    value, WEFT_VALUE_BYTES_MAX, ARENA_BYTES,   \
                                    &arena, &base, err));                       \
+        WEFT_ASSERT(base != NULL);                                             \
         const weft_status st = read((const void *)base, (out), err);           \
         weft_arena_destroy(arena);                                             \
         return st;                                                             \

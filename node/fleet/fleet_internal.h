@@ -136,12 +136,13 @@ void weft_fleet_tell_ends(weft_fleet *fleet);
 
 /* -- links ---------------------------------------------------------------- */
 
-void weft_fleet_connect(weft_fleet *fleet, int32_t group, weft_link *link,
+/* Of the group at `at`. */
+void weft_fleet_connect(weft_fleet *fleet, int32_t at, weft_link *link,
                         uint64_t now_ns);
 /* The link ends; its jobs are given back. Nothing without a link. */
-void weft_fleet_break(weft_fleet *fleet, int32_t group, const char *why);
+void weft_fleet_break(weft_fleet *fleet, int32_t at, const char *why);
 /* Takes what has come, sends cancels, judges silence. */
-void weft_fleet_serve_group(weft_fleet *fleet, int32_t group, uint64_t now_ns);
+void weft_fleet_serve_group(weft_fleet *fleet, int32_t at, uint64_t now_ns);
 /* Others see what is known of the groups. */
 void weft_fleet_publish(weft_fleet *fleet);
 

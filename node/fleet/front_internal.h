@@ -95,10 +95,10 @@ void weft_front_take_events(weft_front *front);
 /* Puts an event into the router's frame; false: no room now. */
 bool weft_front_put(weft_front *front, int32_t router, const weft_event *event);
 void weft_front_connect(weft_front *front, weft_link *link, uint64_t now_ns);
-void weft_front_break(weft_front *front, int32_t router, const char *why);
+/* Of the router at `at`. */
+void weft_front_break(weft_front *front, int32_t at, const char *why);
 /* Takes what has come, sends events, judges silence. */
-void weft_front_serve_router(weft_front *front, int32_t router,
-                             uint64_t now_ns);
+void weft_front_serve_router(weft_front *front, int32_t at, uint64_t now_ns);
 /* Frames that have something leave. */
 void weft_front_flush(weft_front *front);
 /* Tells the routers what has changed; when to look again. */

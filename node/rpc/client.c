@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "grpc/health/v1/health.pb-c.h"
+#include "node/base/address.h"
 #include "node/base/check.h"
 #include "node/base/mem.h"
 #include "node/base/str.h"
-#include "node/rpc/address.h"
 #include "node/rpc/bytes.h"
 #include "proto/validate.h"
 

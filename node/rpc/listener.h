@@ -10,8 +10,8 @@
 #ifndef WEFT_NODE_RPC_LISTENER_H
 #define WEFT_NODE_RPC_LISTENER_H
 
+#include "node/base/address.h"
 #include "node/base/err.h"
-#include "node/rpc/address.h"
 
 typedef struct weft_listener weft_listener;
 

@@ -4,11 +4,11 @@
 #include <grpc/grpc_security.h>
 #include <string.h>
 
+#include "node/base/address.h"
 #include "node/base/check.h"
 #include "node/base/clock.h"
 #include "node/base/log.h"
 #include "node/base/mem.h"
-#include "node/rpc/address.h"
 #include "node/rpc/library.h"
 #include "node/rpc/server_internal.h"
 

@@ -91,7 +91,8 @@ weft_status weft_expert_store_create(const weft_model_config *config,
         st = WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                        "no memory for a table of %d experts in %d layers",
                        config->n_expert, config->n_layer);
-    if (st == WEFT_OK) st = fill_sizes(store, config, err);
+    else
+        st = fill_sizes(store, config, err);
     if (st != WEFT_OK) {
         weft_expert_store_destroy(store);
         return st;

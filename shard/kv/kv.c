@@ -79,7 +79,7 @@ static bool choose_slab(weft_kv_layout *layout)
         return true;
     }
     const int64_t larger = a > b ? a : b;
-    if (larger > INT64_MAX / (2 * WASTE_PARTS)) return false;
+    if (larger > INT64_MAX / ((int64_t)2 * WASTE_PARTS)) return false;
     int64_t next_a = ceil_div(larger, a) * a;
     int64_t next_b = ceil_div(larger, b) * b;
     for (;;) {

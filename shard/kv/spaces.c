@@ -14,6 +14,29 @@ static weft_status init_space(weft_kv_space *space,
     return weft_kv_pool_create(&space->layout, kv_bytes, &space->pool, err);
 }
 
+/* `cut` is room for the config of one stage. */
+static weft_status init_spaces(weft_kv_spaces *spaces,
+                               const weft_model_config *config,
+                               weft_dtype dtype, int32_t page_tokens,
+                               const int64_t *kv_bytes, weft_model_config *cut,
+                               weft_err *err)
+{
+    for (int32_t s = 0; s < spaces->n; s++) {
+        weft_status st = WEFT_OK;
+        *cut = *config;
+        if (spaces->n > 1)
+            st = weft_partition_cut(config, spaces->n, s, cut, err);
+        if (st == WEFT_OK)
+            st = init_space(&spaces->at[s], cut, dtype, page_tokens,
+                            kv_bytes[s], err);
+        if (st != WEFT_OK)
+            return spaces->n > 1
+                       ? WEFT_WRAP(err, st, "stage %d of %d", s, spaces->n)
+                       : st;
+    }
+    return WEFT_OK;
+}
+
 weft_status weft_kv_spaces_init(weft_kv_spaces *spaces,
                                 const weft_model_config *config,
                                 weft_dtype dtype, int32_t page_tokens,
@@ -31,16 +54,9 @@ weft_status weft_kv_spaces_init(weft_kv_spaces *spaces,
     if (fresh.at == NULL || cut == NULL)
         st = WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                        "no memory for the KV accounts of %d stages", n_stages);
-    for (int32_t s = 0; st == WEFT_OK && s < n_stages; s++) {
-        *cut = *config;
-        if (n_stages > 1)
-            st = weft_partition_cut(config, n_stages, s, cut, err);
-        if (st == WEFT_OK)
-            st = init_space(&fresh.at[s], cut, dtype, page_tokens, kv_bytes[s],
-                            err);
-        if (st != WEFT_OK && n_stages > 1)
-            (void)WEFT_WRAP(err, st, "stage %d of %d", s, n_stages);
-    }
+    else
+        st =
+            init_spaces(&fresh, config, dtype, page_tokens, kv_bytes, cut, err);
     weft_mem_free(cut);
     if (st != WEFT_OK) {
         weft_kv_spaces_deinit(&fresh);

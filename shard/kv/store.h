@@ -27,6 +27,6 @@ weft_paged weft_kv_store_rows(const weft_kv_store *store, weft_kind kind,
 weft_paged weft_kv_store_index(const weft_kv_store *store, int32_t layer);
 
 /* A weft_kv_page_fn: poison the page in debug builds. arg is the store. */
-void weft_kv_store_poison(void *store, weft_kind kind, int64_t offset);
+void weft_kv_store_poison(void *arg, weft_kind kind, int64_t offset);
 
 #endif

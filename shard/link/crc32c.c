@@ -61,7 +61,7 @@ uint32_t weft_crc32c_software(uint32_t crc, const void *bytes, size_t n)
 
 /* Bytes of one of three streams: long ones for bulk, short ones so that the
  * rest of a row is not left to a single stream. */
-enum { LONG_BYTES = 2048, SHORT_BYTES = 256 };
+static const size_t LONG_BYTES = 2048, SHORT_BYTES = 256;
 
 static pthread_once_t shifts_once = PTHREAD_ONCE_INIT;
 /* What moves a checksum over one and two streams' lengths; see moved. */

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "node/base/check.h"
 #include "node/base/mem.h"
 
 enum {
@@ -53,6 +54,7 @@ static weft_status move_to(weft_inbox *inbox, size_t start, size_t capacity,
 {
     const size_t have = inbox->end - inbox->at;
     unsigned char *data = inbox->data;
+    WEFT_ASSERT(have == 0 || data != NULL);
     if (inbox->lent || capacity > inbox->capacity) {
         if (capacity < inbox->least_bytes) capacity = inbox->least_bytes;
         data = weft_mem_new_aligned(ALIGN, capacity);

@@ -24,16 +24,17 @@ struct weft_tls {
 
 struct weft_tls_session {
     SSL *ssl;
+    int fd; /* the caller's */
     bool refused;
     char why[160];
 };
 
 /* -- the socket ----------------------------------------------------------- */
 
-/* A session's descriptor, in the data pointer of its BIO. */
+/* The data of a BIO is its session. */
 static int fd_of(BIO *bio)
 {
-    return (int)(intptr_t)BIO_get_data(bio);
+    return ((const weft_tls_session *)BIO_get_data(bio))->fd;
 }
 
 static int socket_write(BIO *bio, const char *bytes, int n)
@@ -202,7 +203,7 @@ weft_status weft_tls_open(weft_tls *tls, int fd, bool accepts,
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                          "no memory for a TLS session");
     }
-    BIO_set_data(bio, (void *)(intptr_t)fd);
+    BIO_set_data(bio, session);
     BIO_set_init(bio, 1);
     SSL_set_bio(ssl, bio, bio); /* taken */
     if (accepts)
@@ -210,6 +211,7 @@ weft_status weft_tls_open(weft_tls *tls, int fd, bool accepts,
     else
         SSL_set_connect_state(ssl);
     session->ssl = ssl;
+    session->fd = fd;
     *session_out = session;
     return WEFT_OK;
 }

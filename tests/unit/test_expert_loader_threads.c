@@ -105,6 +105,19 @@ static void wait_told(desk *d, uint64_t epoch)
     (void)pthread_mutex_unlock(&d->lock);
 }
 
+/* What prepare asks for, with its end. */
+static void load(desk *d, const weft_placement *p)
+{
+    prepare(d, p);
+    wait_told(d, p->epoch);
+}
+
+static void load_and_commit(desk *d, const weft_placement *p)
+{
+    load(d, p);
+    weft_expert_loader_commit(d->loader, p->epoch);
+}
+
 /* Whether just what `a` or `b` gives us is held. */
 static bool holds_just(const desk *d, const weft_placement *a,
                        const weft_placement *b)
@@ -137,8 +150,7 @@ START_TEST(what_is_given_is_held_and_told)
     open_desk(&d, 0);
     weft_placement *const p = place(&d, 1, 7);
     ck_assert_int_gt(weft_placement_count(p, 0), 0);
-    prepare(&d, p);
-    wait_told(&d, 7);
+    load(&d, p);
     ck_assert(!d.failed);
     ck_assert(holds_just(&d, p, p));
     weft_placement_destroy(p);
@@ -152,11 +164,8 @@ START_TEST(an_epoch_that_is_over_is_let_go)
     open_desk(&d, 0);
     weft_placement *const alone = place(&d, 0, 1);
     weft_placement *const three = place(&d, 2, 2);
-    prepare(&d, alone);
-    wait_told(&d, 1);
-    weft_expert_loader_commit(d.loader, 1);
-    prepare(&d, three);
-    wait_told(&d, 2);
+    load_and_commit(&d, alone);
+    load(&d, three);
     ck_assert(holds_just(&d, alone, three)); /* committed: still needed */
     weft_expert_loader_commit(d.loader, 2);
     weft_expert_loader_retire(d.loader, 1);
@@ -176,14 +185,11 @@ START_TEST(a_plan_that_was_rolled_back_is_let_go)
     weft_placement *const three = place(&d, 2, 1);
     weft_placement *const alone = place(&d, 0, 2);
     weft_placement *const again = place(&d, 2, 3);
-    prepare(&d, three);
-    wait_told(&d, 1);
-    weft_expert_loader_commit(d.loader, 1);
-    prepare(&d, alone);
-    wait_told(&d, 2);
-    prepare(&d, again); /* 2 never was committed */
-    wait_told(&d, 3);
-    ck_assert(holds_just(&d, alone, alone)); /* it might have been */
+    load_and_commit(&d, three);
+    load(&d, alone);
+    load(&d, again);
+    /* 2 never was committed, but might have been. */
+    ck_assert(holds_just(&d, alone, alone));
     weft_expert_loader_commit(d.loader, 3);
     wait_holds_just(&d, three, again);
     weft_placement_destroy(three);
@@ -200,13 +206,10 @@ START_TEST(plans_that_come_to_nothing_cost_nothing)
     desk d;
     open_desk(&d, 0);
     weft_placement *const alone = place(&d, 0, 1);
-    prepare(&d, alone);
-    wait_told(&d, 1);
-    weft_expert_loader_commit(d.loader, 1);
+    load_and_commit(&d, alone);
     for (uint64_t epoch = 2; epoch < 60; epoch++) {
         weft_placement *const three = place(&d, 2, epoch);
-        prepare(&d, three);
-        wait_told(&d, epoch);
+        load(&d, three);
         ck_assert_msg(holds_just(&d, alone, alone), "epoch %d", (int)epoch);
         weft_placement_destroy(three);
     }
@@ -254,10 +257,8 @@ START_TEST(room_is_made_for_what_comes_later)
             uint16_t *const owner = &other->owners[expert * other->n_replicas];
             if (*owner == 0 || *owner == 1) *owner = (uint16_t)(1 - *owner);
         }
-    prepare(&d, three);
-    wait_told(&d, 1);
-    prepare(&d, other);
-    wait_told(&d, 2);
+    load(&d, three);
+    load(&d, other);
     ck_assert_msg(!d.failed, "%s", d.text);
     ck_assert(holds_just(&d, other, other));
     weft_placement_destroy(three);
@@ -271,8 +272,7 @@ START_TEST(what_finds_no_room_is_told_with_its_reason)
     desk d;
     open_desk(&d, 1);
     weft_placement *const p = place(&d, 1, 5);
-    prepare(&d, p);
-    wait_told(&d, 5);
+    load(&d, p);
     ck_assert(d.failed);
     ck_assert_msg(strstr(d.text, "budget") != NULL ||
                       strstr(d.text, "bytes") != NULL,
@@ -288,9 +288,7 @@ START_TEST(a_placement_without_us_takes_everything)
     open_desk(&d, 0);
     weft_placement *const alone = place(&d, 0, 1);
     weft_placement *const others = place(&d, 2, 2);
-    prepare(&d, alone);
-    wait_told(&d, 1);
-    weft_expert_loader_commit(d.loader, 1);
+    load_and_commit(&d, alone);
     weft_expert_loader_retire(d.loader, 1);
     (void)snprintf(others->members[0].id, sizeof others->members[0].id, "he");
     const uint64_t until_ns = weft_clock_now_ns() + PATIENCE_NS;
@@ -299,8 +297,7 @@ START_TEST(a_placement_without_us_takes_everything)
         ck_assert_uint_lt(weft_clock_now_ns(), until_ns);
         weft_expert_store_get_stats(d.store, &stats);
     }
-    prepare(&d, others);
-    wait_told(&d, 2);
+    load(&d, others);
     ck_assert(!d.failed);
     weft_expert_store_get_stats(d.store, &stats);
     ck_assert_int_eq(stats.n_experts, 0);

@@ -13,7 +13,7 @@
 
 enum { STREAMS = 6, TOKENS = 40 };
 
-static kit_client clients[STREAMS], known[STREAMS];
+static kit_client clients[STREAMS], others[STREAMS], known[STREAMS];
 
 static void ask_all(kit_router *r, kit_client *c, int32_t n)
 {
@@ -47,13 +47,32 @@ static bool is_draining(const weft_group_state *state)
     return state->draining;
 }
 
-START_TEST(tokens_are_those_of_one_process)
+/* A kit, and `known` as one process says it. */
+static kit *open_known(void)
 {
     fleet_kit_know(known, STREAMS, TOKENS);
-    kit *const k = fleet_kit_open();
-    fleet_kit_lead_start(k, 0, 0);
+    return fleet_kit_open();
+}
+
+/* A router of one group, whose lead is there. */
+static kit_router *router_of_one(kit *k)
+{
     kit_router *const r = fleet_kit_router_open(k, 1);
     fleet_kit_connect(r, 0);
+    return r;
+}
+
+static void close_both(kit *k, kit_router *r)
+{
+    fleet_kit_router_close(r);
+    fleet_kit_close(k);
+}
+
+START_TEST(tokens_are_those_of_one_process)
+{
+    kit *const k = open_known();
+    fleet_kit_lead_start(k, 0, 0);
+    kit_router *const r = router_of_one(k);
     ask_all(r, clients, STREAMS);
     expect_all(clients, STREAMS);
     fleet_kit_lead_wait_idle(k, 0);
@@ -61,15 +80,13 @@ START_TEST(tokens_are_those_of_one_process)
     ck_assert_int_eq(weft_fleet_get_states(r->fleet, &state, 1), 1);
     ck_assert_uint_eq(state.weights_hash, 42);
     ck_assert_str_eq(state.id, "lead-0");
-    fleet_kit_router_close(r);
-    fleet_kit_close(k);
+    close_both(k, r);
 }
 END_TEST
 
 START_TEST(a_group_is_killed_mid_stream)
 {
-    fleet_kit_know(known, STREAMS, TOKENS);
-    kit *const k = fleet_kit_open();
+    kit *const k = open_known();
     /* Both stand still soon, so that streams are begun and not ended. */
     fleet_kit_lead_start_held(k, 0, 12);
     fleet_kit_lead_start_held(k, 1, 1);
@@ -83,8 +100,7 @@ START_TEST(a_group_is_killed_mid_stream)
     expect_all(clients, STREAMS);
     fleet_kit_lead_wait_idle(k, 1);
     fleet_kit_wait_state(r, 0, is_not_connected);
-    fleet_kit_router_close(r);
-    fleet_kit_close(k);
+    close_both(k, r);
 }
 END_TEST
 
@@ -139,8 +155,7 @@ START_TEST(all_groups_are_lost_and_come_back)
     fleet_kit_connect(r, 0);
     expect_all(clients, N);
     fleet_kit_lead_wait_idle(k, 0);
-    fleet_kit_router_close(r);
-    fleet_kit_close(k);
+    close_both(k, r);
 }
 END_TEST
 
@@ -148,8 +163,7 @@ START_TEST(a_router_that_goes_leaves_nothing)
 {
     kit *const k = fleet_kit_open();
     fleet_kit_lead_start_held(k, 0, 3);
-    kit_router *const r = fleet_kit_router_open(k, 1);
-    fleet_kit_connect(r, 0);
+    kit_router *const r = router_of_one(k);
     ask_all(r, clients, STREAMS);
     fleet_kit_wait_tokens(&clients[0], 1);
     fleet_kit_router_close(r);
@@ -174,8 +188,7 @@ START_TEST(cancel_abort_and_deadline_without_a_group)
 {
     kit *const k = fleet_kit_open();
     fleet_kit_lead_start_held(k, 0, 2);
-    kit_router *const r = fleet_kit_router_open(k, 1);
-    fleet_kit_connect(r, 0);
+    kit_router *const r = router_of_one(k);
     for (int32_t i = 0; i < 3; i++) {
         fleet_kit_client_init(&clients[i], i, TOKENS);
         clients[i].request.request_id = (weft_span){"abc", (size_t)i + 1};
@@ -201,8 +214,7 @@ START_TEST(cancel_abort_and_deadline_without_a_group)
         weft_router_get_load(r->router, &load);
     } while (load.n_live > 0);
     for (int32_t i = 0; i < 3; i++) fleet_kit_client_deinit(&clients[i]);
-    fleet_kit_router_close(r);
-    fleet_kit_close(k);
+    close_both(k, r);
 }
 END_TEST
 
@@ -210,8 +222,7 @@ START_TEST(a_cancelled_job_leaves_its_lead)
 {
     kit *const k = fleet_kit_open();
     fleet_kit_lead_start_held(k, 0, 2);
-    kit_router *const r = fleet_kit_router_open(k, 1);
-    fleet_kit_connect(r, 0);
+    kit_router *const r = router_of_one(k);
     ask_all(r, clients, STREAMS);
     fleet_kit_wait_tokens(&clients[0], 1);
     for (int32_t i = 0; i < STREAMS; i++) {
@@ -222,18 +233,15 @@ START_TEST(a_cancelled_job_leaves_its_lead)
     }
     fleet_kit_lead_allow(k, 0, -1);
     fleet_kit_lead_wait_idle(k, 0);
-    fleet_kit_router_close(r);
-    fleet_kit_close(k);
+    close_both(k, r);
 }
 END_TEST
 
 START_TEST(a_router_without_room_loses_no_event)
 {
-    fleet_kit_know(known, STREAMS, TOKENS);
-    kit *const k = fleet_kit_open();
+    kit *const k = open_known();
     fleet_kit_lead_start(k, 0, 0);
-    kit_router *const r = fleet_kit_router_open(k, 1);
-    fleet_kit_connect(r, 0);
+    kit_router *const r = router_of_one(k);
     atomic_store(&r->closed, true);
     ask_all(r, clients, STREAMS);
     while (atomic_load(&r->n_refused) < 20) {
@@ -242,22 +250,17 @@ START_TEST(a_router_without_room_loses_no_event)
     }
     atomic_store(&r->closed, false);
     expect_all(clients, STREAMS);
-    fleet_kit_router_close(r);
-    fleet_kit_close(k);
+    close_both(k, r);
 }
 END_TEST
 
 /* The second router's jobs have the same handles as the first one's. */
 START_TEST(two_routers_on_one_lead)
 {
-    static kit_client others[STREAMS];
-    fleet_kit_know(known, STREAMS, TOKENS);
-    kit *const k = fleet_kit_open();
+    kit *const k = open_known();
     fleet_kit_lead_start_held(k, 0, 0);
-    kit_router *const a = fleet_kit_router_open(k, 1);
-    kit_router *const b = fleet_kit_router_open(k, 1);
-    fleet_kit_connect(a, 0);
-    fleet_kit_connect(b, 0);
+    kit_router *const a = router_of_one(k);
+    kit_router *const b = router_of_one(k);
     ask_all(a, clients, STREAMS);
     ask_all(b, others, STREAMS);
     ck_assert_uint_eq(clients[0].handle, others[0].handle);
@@ -275,14 +278,10 @@ END_TEST
  * of it is theirs: what comes back waits for its turn. */
 START_TEST(a_full_lead_gives_back)
 {
-    static kit_client others[STREAMS];
-    fleet_kit_know(known, STREAMS, TOKENS);
-    kit *const k = fleet_kit_open();
+    kit *const k = open_known();
     fleet_kit_lead_start(k, 0, 2);
-    kit_router *const a = fleet_kit_router_open(k, 1);
-    kit_router *const b = fleet_kit_router_open(k, 1);
-    fleet_kit_connect(a, 0);
-    fleet_kit_connect(b, 0);
+    kit_router *const a = router_of_one(k);
+    kit_router *const b = router_of_one(k);
     ask_all(a, clients, STREAMS);
     ask_all(b, others, STREAMS);
     expect_all(clients, STREAMS);
@@ -297,11 +296,9 @@ END_TEST
 START_TEST(a_group_that_was_whole_takes_requests_while_it_mends)
 {
     char reason[200];
-    fleet_kit_know(known, STREAMS, TOKENS);
-    kit *const k = fleet_kit_open();
+    kit *const k = open_known();
     fleet_kit_lead_start(k, 0, 0);
-    kit_router *const r = fleet_kit_router_open(k, 1);
-    fleet_kit_connect(r, 0);
+    kit_router *const r = router_of_one(k);
     ck_assert(weft_fleet_is_serving(r->fleet, reason, sizeof reason));
     atomic_store(&k->leads[0].whole, false);
     fleet_kit_wait_state(r, 0, is_not_whole);
@@ -312,19 +309,16 @@ START_TEST(a_group_that_was_whole_takes_requests_while_it_mends)
     ck_assert_int_eq(clients[0].n_ends, 0);
     atomic_store(&k->leads[0].whole, true);
     expect_all(clients, STREAMS);
-    fleet_kit_router_close(r);
-    fleet_kit_close(k);
+    close_both(k, r);
 }
 END_TEST
 
 START_TEST(a_draining_lead_keeps_what_it_has)
 {
     char reason[200];
-    fleet_kit_know(known, STREAMS, TOKENS);
-    kit *const k = fleet_kit_open();
+    kit *const k = open_known();
     fleet_kit_lead_start_held(k, 0, 2);
-    kit_router *const r = fleet_kit_router_open(k, 1);
-    fleet_kit_connect(r, 0);
+    kit_router *const r = router_of_one(k);
     ask_all(r, clients, STREAMS);
     fleet_kit_wait_tokens(&clients[0], 1);
     weft_front_drain(k->leads[0].front);
@@ -334,16 +328,14 @@ START_TEST(a_draining_lead_keeps_what_it_has)
     fleet_kit_lead_allow(k, 0, -1);
     expect_all(clients, STREAMS);
     fleet_kit_lead_wait_idle(k, 0);
-    fleet_kit_router_close(r);
-    fleet_kit_close(k);
+    close_both(k, r);
 }
 END_TEST
 
 /* Groups killed and started in turn under streams that must not notice. */
 START_TEST(groups_come_and_go)
 {
-    fleet_kit_know(known, STREAMS, TOKENS);
-    kit *const k = fleet_kit_open();
+    kit *const k = open_known();
     fleet_kit_lead_start(k, 0, 0);
     fleet_kit_lead_start(k, 1, 0);
     kit_router *const r = fleet_kit_router_open(k, 2);
@@ -361,8 +353,7 @@ START_TEST(groups_come_and_go)
     }
     fleet_kit_lead_wait_idle(k, 0);
     fleet_kit_lead_wait_idle(k, 1);
-    fleet_kit_router_close(r);
-    fleet_kit_close(k);
+    close_both(k, r);
 }
 END_TEST
 

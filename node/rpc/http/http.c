@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "node/base/address.h"
 #include "node/base/mem.h"
-#include "node/rpc/address.h"
 
 enum {
     CONNECTIONS_MAX = 128,
