@@ -95,7 +95,7 @@ static weft_status check_fenced(const process *p, weft_err *err)
 static bool can_serve(void *arg, char *reason_out, size_t reason_bytes)
 {
     process *const p = arg;
-    return weft_fleet_is_serving(p->fleet, reason_out, reason_bytes);
+    return weft_fleet_takes_requests(p->fleet, reason_out, reason_bytes);
 }
 
 static weft_status create_face(process *p, weft_err *err)
@@ -155,6 +155,7 @@ static weft_status create_peers(process *p, weft_err *err)
                                           WEFT_FRAME_BODY_BYTES_MAX};
     const weft_peers_options options = {
         .own = &p->member.hello,
+        .own_later = true,
         .tls = p->member.tls,
         .link = weft_membership_link(&limits),
         .peers_max = WEFT_GROUPS_MAX,

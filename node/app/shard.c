@@ -80,6 +80,7 @@ weft_status weft_shard_listen(weft_shard *s, const weft_shard_door *door,
     const weft_link_server_options options = {
         .listen = s->options->listen.text,
         .own = &s->member.hello,
+        .own_later = true,
         .tls = s->member.tls,
         .link = weft_membership_link(door->limits),
         .admit = door->admit,

@@ -80,6 +80,7 @@ static weft_status create_exchange(weft_layers *l, weft_err *err)
     if (s->config.n_expert == 0) return WEFT_OK;
     const weft_peers_options peers = {
         .own = &s->member.hello,
+        .own_later = true,
         .tls = s->member.tls,
         .link = weft_membership_link(&limits),
         .peers_max = WEFT_EXPERT_SHARDS_MAX,
@@ -180,6 +181,7 @@ static weft_status create_stage_peers(weft_layers *l, weft_err *err)
         weft_stages_limits(&l->config, &l->engine_options);
     const weft_peers_options options = {
         .own = &s->member.hello,
+        .own_later = true,
         .tls = s->member.tls,
         .link = weft_membership_link(&limits),
         .peers_max = WEFT_STAGES_MAX,

@@ -19,6 +19,7 @@ enum {
 
 /* How long the thread sleeps at most: silence is noticed so much later. */
 static const uint64_t NAP_NS = 100000000;
+static const uint64_t COMING_NS = 2000000000;
 
 /* -- what others are told ------------------------------------------------- */
 
@@ -28,10 +29,16 @@ static int by_group(const void *a, const void *b)
     return x->group < y->group ? -1 : x->group > y->group;
 }
 
+static bool serves(const weft_group_state *state)
+{
+    return state->connected && state->been_whole && !state->draining;
+}
+
 void weft_fleet_publish(weft_fleet *fleet)
 {
     (void)pthread_mutex_lock(&fleet->lock);
     int32_t n = 0;
+    fleet->coming_until_ns = 0;
     for (int32_t i = 0; i < fleet->n_groups; i++) {
         const weft_fleet_group *const group = &fleet->groups[i];
         if (!group->wanted && group->link == NULL) continue;
@@ -43,6 +50,9 @@ void weft_fleet_publish(weft_fleet *fleet)
         if (!state->connected)
             (void)snprintf(state->id, sizeof state->id, "%s",
                            group->want.peer.id);
+        if (!state->draining && !serves(state) &&
+            group->coming_until_ns > fleet->coming_until_ns)
+            fleet->coming_until_ns = group->coming_until_ns;
     }
     fleet->n_states = n;
     qsort(fleet->states, (size_t)n, sizeof *fleet->states, by_group);
@@ -112,10 +122,8 @@ bool weft_fleet_is_serving(weft_fleet *fleet, char *reason_out,
     const int32_t n = fleet->n_states;
     weft_peers *const peers = fleet->peers;
     if (n > 0) first = fleet->states[0];
-    for (int32_t i = 0; i < n && !serving; i++) {
-        const weft_group_state *const state = &fleet->states[i];
-        serving = state->connected && state->been_whole && !state->draining;
-    }
+    for (int32_t i = 0; i < n && !serving; i++)
+        serving = serves(&fleet->states[i]);
     (void)pthread_mutex_unlock(&fleet->lock);
     if (serving) return true;
     char dial[128] = "";
@@ -127,6 +135,16 @@ bool weft_fleet_is_serving(weft_fleet *fleet, char *reason_out,
     else
         explain(&first, dial, reason_out, reason_bytes);
     return false;
+}
+
+bool weft_fleet_takes_requests(weft_fleet *fleet, char *reason_out,
+                               size_t reason_bytes)
+{
+    if (weft_fleet_is_serving(fleet, reason_out, reason_bytes)) return true;
+    (void)pthread_mutex_lock(&fleet->lock);
+    const uint64_t until_ns = fleet->coming_until_ns;
+    (void)pthread_mutex_unlock(&fleet->lock);
+    return weft_clock_now_ns() < until_ns;
 }
 
 /* -- which groups there are ------------------------------------------------ */
@@ -169,8 +187,10 @@ static void want_group(weft_fleet *fleet, const weft_fleet_lead *lead)
     /* So many links of groups that are not wanted any more: later. */
     if (at == WEFT_NO_GROUP) return;
     weft_fleet_group *const group = &fleet->groups[at];
-    if (!is_same_peer(&group->want.peer, &lead->peer))
+    if (!is_same_peer(&group->want.peer, &lead->peer)) {
         weft_fleet_break(fleet, at, "another lead has its place");
+        group->coming_until_ns = fleet->turn_ns + fleet->options.coming_ns;
+    }
     group->want = *lead;
     group->wanted = group->listed = true;
 }
@@ -438,6 +458,7 @@ weft_status weft_fleet_start(const weft_fleet_options *options,
     fleet->groups_max =
         options->groups_max > 0 ? options->groups_max : GROUPS_MAX;
     if (options->tries_max <= 0) fleet->options.tries_max = TRIES_MAX;
+    if (options->coming_ns == 0) fleet->options.coming_ns = COMING_NS;
     (void)pthread_mutex_init(&fleet->lock, NULL);
     fleet->peers = options->peers;
     fleet->pulse = options->pulse;

@@ -56,6 +56,9 @@ typedef struct weft_fleet_options {
     int32_t groups_max; /* 0: 64 */
     int32_t jobs_max;   /* live at once; slots of handles (router/journal.h) */
     int32_t tries_max;  /* 0: 2 */
+    /* How long a lead that has just been told of may take to be connected, and
+     * requests wait for it; 0: 2 s. */
+    uint64_t coming_ns;
     int32_t vocab_size; /* what a token may be */
     /* Takes an event, as weft_event_sink; fleet's thread. */
     bool (*take)(void *arg, const weft_event *event);
@@ -98,6 +101,12 @@ weft_lead weft_fleet_lead_ops(weft_fleet *fleet);
  * says why not. Any thread. */
 bool weft_fleet_is_serving(weft_fleet *fleet, char *reason_out,
                            size_t reason_bytes);
+/* The same, or a lead has been told of since coming_ns at most. In a rolling
+ * update the last group of before may begin to drain while the first one of
+ * after is being dialled: a request that comes then waits for a moment. Any
+ * thread. */
+bool weft_fleet_takes_requests(weft_fleet *fleet, char *reason_out,
+                               size_t reason_bytes);
 /* A link that needs no dialling (in one process); taken, also on failure.
  * FAILED_PRECONDITION: no such group is wanted, or it has a link. Any thread.
  */

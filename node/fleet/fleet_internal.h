@@ -47,12 +47,13 @@ typedef struct weft_fleet_list {
 
 typedef struct weft_fleet_group {
     weft_fleet_lead want;
-    bool listed;     /* in the last weft_fleet_want */
-    bool wanted;     /* that, or a link that lives */
-    weft_link *link; /* NULL: not connected */
-    bool told;       /* a STATE has come over this link */
-    bool full;       /* it gave a job back for want of room, and has not said
-                        since that there is any */
+    bool listed;              /* in the last weft_fleet_want */
+    bool wanted;              /* that, or a link that lives */
+    weft_link *link;          /* NULL: not connected */
+    bool told;                /* a STATE has come over this link */
+    uint64_t coming_until_ns; /* it is new, and may take so long */
+    bool full; /* it gave a job back for want of room, and has not said
+                  since that there is any */
     weft_group_state state;
     weft_fleet_list jobs;
     int64_t n_tokens;      /* of them */
@@ -99,6 +100,7 @@ struct weft_fleet {
     int32_t n_want;
     weft_group_state *states; /* [groups_max], by number; as told to others */
     int32_t n_states;
+    uint64_t coming_until_ns; /* of those that do not serve yet, the last */
     struct weft_fleet_brought {
         uint32_t group;
         weft_link *link;

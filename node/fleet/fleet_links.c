@@ -188,6 +188,7 @@ static weft_status take_state(weft_fleet *fleet, weft_fleet_group *group,
     if (state.jobs_live < state.jobs_max) group->full = false;
     group->told = true;
     group->state = state;
+    if (state.been_whole) group->coming_until_ns = 0; /* it has come */
     weft_fleet_publish(fleet);
     return WEFT_OK;
 }

@@ -39,6 +39,7 @@ typedef struct weft_link_server weft_link_server;
 typedef struct weft_link_server_options {
     const char *listen;     /* HOST:PORT; port 0 takes a free one */
     const weft_hello *own;  /* copied */
+    bool own_later;         /* who says hello waits for set_own */
     weft_tls *tls;          /* NULL: plain */
     weft_link_options link; /* of links that are taken */
     uint64_t handshake_ns;  /* 0: 2 s */
@@ -64,7 +65,9 @@ weft_link_server_start(const weft_link_server_options *options,
                        weft_link_server **server_out, weft_err *err);
 /* The bound address, HOST:PORT. */
 const char *weft_link_server_address(const weft_link_server *server);
-/* Of what it says from here on (the incarnation is known after registering). */
+/* Of what it says from here on. A process learns its incarnation by
+ * registering, and others may dial it before it has: what it said of itself
+ * until then would be wrong, so it begins with own_later. Any thread. */
 void weft_link_server_set_own(weft_link_server *server, const weft_hello *own);
 void weft_link_server_stop(weft_link_server *server); /* joins; NULL is fine */
 
@@ -96,6 +99,7 @@ typedef struct weft_peer {
 
 typedef struct weft_peers_options {
     const weft_hello *own; /* copied */
+    bool own_later;        /* nobody is dialled before set_own */
     weft_tls *tls;
     weft_link_options link;
     uint64_t dial_ns; /* of one try; 0: 1 s */

@@ -56,6 +56,7 @@ struct weft_peers {
     weft_peers_options options;
     pthread_mutex_t lock; /* of what follows, and of the slots */
     weft_hello own;
+    bool own_known;
     bool stopped;
     peer_slot *slots;
     int32_t n_slots;
@@ -152,7 +153,7 @@ static void *run(void *arg)
     weft_peers *const peers = slot->peers;
     (void)pthread_mutex_lock(&peers->lock);
     while (!slot->gone) {
-        if (slot->state != DIALLING) {
+        if (slot->state != DIALLING || !peers->own_known) {
             (void)pthread_cond_wait(&slot->changed, &peers->lock);
         } else if (slot->dial_at_ns > weft_clock_now_ns()) {
             const struct timespec until = {
@@ -283,6 +284,7 @@ weft_status weft_peers_create(const weft_peers_options *options,
     peers->options = *options;
     peers->options.link.name = NULL; /* links are named after who answers */
     peers->own = *options->own;
+    peers->own_known = !options->own_later;
     if (options->dial_ns == 0) peers->options.dial_ns = DIAL_NS;
     (void)pthread_mutex_init(&peers->lock, NULL);
     *peers_out = peers;
@@ -319,6 +321,9 @@ void weft_peers_set_own(weft_peers *peers, const weft_hello *own)
 {
     (void)pthread_mutex_lock(&peers->lock);
     peers->own = *own;
+    peers->own_known = true;
+    for (peer_slot *one = peers->slots; one != NULL; one = one->next)
+        (void)pthread_cond_signal(&one->changed);
     (void)pthread_mutex_unlock(&peers->lock);
 }
 

@@ -38,6 +38,7 @@ typedef struct pending {
     weft_tls_session *session; /* the link's, once there is one */
     weft_link *link;           /* NULL in IN_TLS */
     bool wants_out;
+    bool holds; /* its hello waits for what is to be answered */
     uint64_t deadline_ns;
     size_t dropped;
     char from[64];
@@ -48,8 +49,9 @@ struct weft_link_server {
     char address[WEFT_ADDRESS_TEXT_BYTES];
     int listen_fd, wake_fd;
     pthread_t thread;
-    pthread_mutex_t lock; /* of own and stopping */
+    pthread_mutex_t lock; /* of the three that follow */
     weft_hello own;
+    bool own_known;
     bool stopping;
 
     /* The thread's. In the order of their coming. */
@@ -71,12 +73,14 @@ static void close_pending(pending *one)
     }
 }
 
-static weft_hello own_of(weft_link_server *server)
+/* false: not known yet. */
+static bool get_own(weft_link_server *server, weft_hello *own_out)
 {
     (void)pthread_mutex_lock(&server->lock);
-    const weft_hello own = server->own;
+    const bool known = server->own_known;
+    *own_out = server->own;
     (void)pthread_mutex_unlock(&server->lock);
-    return own;
+    return known;
 }
 
 /* -- shaking hands; each tells whether the connection stays pending ------- */
@@ -129,19 +133,18 @@ static weft_status judge(weft_link_server *server, const weft_hello *own,
 }
 
 static bool meet_hello(weft_link_server *server, pending *one,
-                       const weft_frame *frame)
+                       const weft_hello *own, const weft_frame *frame)
 {
     const weft_link_server_options *const options = &server->options;
-    const weft_hello own = own_of(server);
     weft_hello peer;
     weft_err err = {0};
     if (frame->type != WEFT_FRAME_HELLO)
         return refuse(server, one, "the first frame is no hello");
     if (weft_hello_decode(frame->body, frame->body_bytes, &peer, &err) !=
             WEFT_OK ||
-        judge(server, &own, &peer, &err) != WEFT_OK)
+        judge(server, own, &peer, &err) != WEFT_OK)
         return refuse(server, one, err.text);
-    if (weft_hello_send(one->link, WEFT_FRAME_WELCOME, &own, &err) != WEFT_OK) {
+    if (weft_hello_send(one->link, WEFT_FRAME_WELCOME, own, &err) != WEFT_OK) {
         weft_refusals_say(&server->refusals, WEFT_REFUSAL_HELLO, one->from,
                           err.text);
         close_pending(one);
@@ -162,10 +165,15 @@ static const char *why_broken(const pending *one)
     return name == NULL ? text : name + strlen(one->from) + strlen(": ");
 }
 
+/* What comes before own is known stays unread, and is looked for again in every
+ * turn. */
 static bool shake_hello(weft_link_server *server, pending *one)
 {
+    weft_hello own;
     weft_frame frame;
     bool got = false;
+    one->holds = !get_own(server, &own);
+    if (one->holds) return true;
     do {
         if (weft_link_recv(one->link, &frame, &got, NULL) != WEFT_OK) {
             /* Another version is a peer's, who is told so. */
@@ -178,7 +186,7 @@ static bool shake_hello(weft_link_server *server, pending *one)
             close_pending(one);
             return false;
         }
-        if (got) return meet_hello(server, one, &frame);
+        if (got) return meet_hello(server, one, &own, &frame);
     } while (one->link->ops->is_ready(one->link));
     one->wants_out = !weft_link_is_idle(one->link);
     return true;
@@ -327,11 +335,27 @@ static int fill_polled(weft_link_server *server, uint64_t now)
     polled[1] = (struct pollfd){
         .fd = server->accept_from_ns > now ? -1 : server->listen_fd,
         .events = POLLIN};
-    for (int32_t i = 0; i < server->n_pending; i++)
+    for (int32_t i = 0; i < server->n_pending; i++) {
+        const pending *const one = &server->pending[i];
         polled[FIXED_FDS + i] = (struct pollfd){
-            .fd = server->pending[i].fd,
-            .events = server->pending[i].wants_out ? POLLIN | POLLOUT : POLLIN};
+            .fd = one->holds ? -1 : one->fd,
+            .events = one->wants_out ? POLLIN | POLLOUT : POLLIN};
+    }
     return FIXED_FDS + server->n_pending;
+}
+
+static void wake(weft_link_server *server)
+{
+    const uint64_t one = 1;
+    const ssize_t n = write(server->wake_fd, &one, sizeof one);
+    (void)n; /* full: it is awake */
+}
+
+static void quiet(weft_link_server *server)
+{
+    uint64_t count;
+    const ssize_t n = read(server->wake_fd, &count, sizeof count);
+    (void)n;
 }
 
 static void turn(weft_link_server *server)
@@ -345,8 +369,10 @@ static void turn(weft_link_server *server)
     const bool forever = next == UINT64_MAX;
     if (ppoll(server->polled, (nfds_t)n, forever ? NULL : &wait, NULL) < 0)
         return; /* interrupted, or no memory: what is due comes next turn */
+    if (server->polled[0].revents != 0) quiet(server);
     for (int32_t i = n - FIXED_FDS - 1; i >= 0; i--)
-        if (server->polled[FIXED_FDS + i].revents != 0 &&
+        if ((server->polled[FIXED_FDS + i].revents != 0 ||
+             server->pending[i].holds) &&
             !advance(server, &server->pending[i]))
             forget(server, i);
     if (server->polled[1].revents != 0) accept_some(server);
@@ -428,6 +454,7 @@ weft_status weft_link_server_start(const weft_link_server_options *options,
                          "no memory to listen on %s", options->listen);
     server->options = *options;
     server->own = *options->own;
+    server->own_known = !options->own_later;
     server->listen_fd = -1;
     if (options->handshake_ns == 0) server->options.handshake_ns = HANDSHAKE_NS;
     if (options->pending_max <= 0) server->options.pending_max = PENDING_MAX;
@@ -450,18 +477,18 @@ void weft_link_server_set_own(weft_link_server *server, const weft_hello *own)
 {
     (void)pthread_mutex_lock(&server->lock);
     server->own = *own;
+    server->own_known = true;
     (void)pthread_mutex_unlock(&server->lock);
+    wake(server);
 }
 
 void weft_link_server_stop(weft_link_server *server)
 {
-    const uint64_t one = 1;
     if (server == NULL) return;
     (void)pthread_mutex_lock(&server->lock);
     server->stopping = true;
     (void)pthread_mutex_unlock(&server->lock);
-    const ssize_t n = write(server->wake_fd, &one, sizeof one);
-    (void)n;
+    wake(server);
     (void)pthread_join(server->thread, NULL);
     free_server(server);
 }

@@ -203,7 +203,8 @@ static void changed(void *arg)
 static bool can_serve(void *arg, char *reason, size_t bytes)
 {
     const kit_router *const r = arg;
-    return r->fleet == NULL || weft_fleet_is_serving(r->fleet, reason, bytes);
+    return r->fleet == NULL ||
+           weft_fleet_takes_requests(r->fleet, reason, bytes);
 }
 
 static void make_router(kit_router *r)
@@ -227,6 +228,7 @@ static void make_fleet(kit_router *r, int32_t n_groups)
 {
     const weft_fleet_options o = {
         .pulse = r->k->pulse,
+        .coming_ns = 1, /* who is not there is refused at once */
         .jobs_max = KIT_SEQS + KIT_QUEUE,
         .vocab_size = KIT_VOCAB,
         .take = take,

@@ -170,28 +170,6 @@ START_TEST(an_older_incarnation_is_refused)
 }
 END_TEST
 
-START_TEST(own_hello_may_change)
-{
-    kit_taken all = {.lock = PTHREAD_MUTEX_INITIALIZER};
-    weft_hello a = kit_hello("a");
-    const weft_hello b = kit_hello("b");
-    const weft_link_server_options options = kit_server_options(&a, &all);
-    weft_link_server *const server = kit_server(&options);
-    a.incarnation = 99;
-    weft_link_server_set_own(server, &a);
-    const weft_link_options own = kit_options();
-    weft_link *link = NULL;
-    weft_hello peer;
-    OK(weft_link_dial(weft_link_server_address(server), &b, NULL, &own,
-                      kit_deadline(), &link, &peer, &err));
-    ck_assert_uint_eq(peer.incarnation, 99);
-    kit_wait_taken(&all, 1);
-    weft_link_server_stop(server);
-    weft_link_close(link);
-    kit_close_taken(&all);
-}
-END_TEST
-
 /* -- raw clients ---------------------------------------------------------- */
 
 static int connect_raw(const weft_link_server *server)
@@ -577,9 +555,9 @@ static void add(TCase *tests)
                                   silent_connections_end};
     const TTest *const once[] = {
         who_does_not_fit_is_refused,     admit_may_refuse,
-        an_older_incarnation_is_refused, own_hello_may_change,
-        left_out_lines_are_counted,      another_version_is_told_so,
-        dials_that_fail_say_why,         an_address_in_use_is_told};
+        an_older_incarnation_is_refused, left_out_lines_are_counted,
+        another_version_is_told_so,      dials_that_fail_say_why,
+        an_address_in_use_is_told};
     for (size_t i = 0; i < sizeof twice / sizeof twice[0]; i++)
         tcase_add_loop_test(tests, twice[i], 0, has_tls ? 2 : 1);
     for (size_t i = 0; i < sizeof once / sizeof once[0]; i++)
