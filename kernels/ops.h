@@ -57,6 +57,9 @@ typedef struct weft_gemm {
     float *y;
     int64_t x_stride, y_stride;
     int32_t n_row;
+    /* x holds values of bfloat16: a table with bf16_inputs takes them as such,
+     * else as fp32. */
+    bool x_is_bf16;
     weft_round round;
 } weft_gemm;
 
@@ -166,7 +169,8 @@ typedef struct weft_row {
     const int64_t *pages; /* page table of its sequence for the kind at hand:
                              byte offsets; -1 where the page is not held */
     int32_t position;
-    /* Keys it sees, rising. keys NULL: all of [first, position]. */
+    /* Keys it sees, rising. keys NULL: all of [first, position]. index_select
+     * sets both. */
     int32_t first;
     const int32_t *keys;
     int32_t n_keys;
@@ -202,6 +206,7 @@ typedef struct weft_attn {
     float *out;     /* [n_row, n_head, value_width], out_stride     */
     int64_t q_stride, out_stride;
     int32_t n_row, n_head, width, value_width;
+    int32_t n_keys_max; /* no row sees more keys */
     float scale;
     weft_round round;
 } weft_attn;
@@ -210,19 +215,20 @@ typedef struct weft_attn {
  * rising order from 0 by fused multiply-add, dots by 16 lanes; j over
  * [0, position]. The top_k largest (score desc, then position asc; -0 = +0) are
  * written to keys_out[r * top_k ...] in position order and their number to
- * n_keys_out[r]. relu(NaN) is NaN, and NaN ranks below everything. A row with
- * position < top_k gets every key without scoring. scratch: n_threads rows of
- * scratch_stride >= largest position + 1 floats.
- * Source: DeepSeek-V3.2; model-spec 2.5. */
+ * n_keys_out[r]; rows[r].keys and rows[r].n_keys say so. relu(NaN) is NaN, and
+ * NaN ranks below everything. A row with position < top_k gets every key
+ * without scoring. scratch: n_threads rows of scratch_stride >= largest
+ * position + 1 floats. Source: DeepSeek-V3.2; model-spec 2.5. */
 typedef struct weft_index_select {
     weft_paged keys;
-    const weft_row *rows;
+    weft_row *rows;
     const float *q; /* [n_row, n_head, head_dim], row stride q_stride */
     const float *w; /* [n_row, n_head], row stride w_stride           */
     int32_t *keys_out, *n_keys_out;
     float *scratch;
     int64_t q_stride, w_stride, scratch_stride;
     int32_t n_row, n_head, head_dim, top_k;
+    int32_t n_positions_max; /* no row's position is as large */
 } weft_index_select;
 
 typedef enum weft_scoring { WEFT_SIGMOID = 0, WEFT_SOFTMAX = 1 } weft_scoring;
@@ -257,6 +263,33 @@ typedef struct weft_route {
     /* V2 skips the scale when it normalises; then the caller sets 1. */
     float scale;
 } weft_route;
+
+/* The (row, slot) pairs of a step, ordered by expert, and by pair inside an
+ * expert: those of expert e are first_out[e] up to first_out[e + 1]. */
+typedef struct weft_group {
+    const int32_t *experts; /* [n_row, top_k] */
+    int32_t *first_out;     /* [n_expert + 1] */
+    int32_t *rows_out;   /* [n_row top_k]: the row of the pair that is there */
+    int32_t *row_of_out; /* [n_row, top_k]: where a pair is */
+    int32_t n_row, top_k, n_expert;
+} weft_group;
+
+/* y[i] = W_e x[x_rows[i]] for all pairs i of every expert e, as weft_group
+ * orders them; x_rows NULL: x[i]. Of a table that has it (a device), where
+ * nobody but the op knows how many pairs an expert has. */
+typedef struct weft_grouped {
+    /* [n_expert], w_stride bytes apart, in the memory of the table, all of one
+     * shape; a type may differ. */
+    const weft_matrix *w;
+    int64_t w_stride;
+    const float *x;
+    const int32_t *x_rows, *first;
+    float *y;
+    int64_t x_stride, y_stride;
+    int32_t n_pairs, n_expert, n_out, n_in;
+    bool x_is_bf16; /* as in weft_gemm */
+    weft_round round;
+} weft_grouped;
 
 /* y[r] = sum_s weights[r, s] * expert_rows[row_of[r top_k + s]] in slot order
  * by fused multiply-add from 0, rounded; then + shared[r] (if not NULL),
@@ -311,6 +344,8 @@ typedef struct weft_ops {
     void (*attn)(weft_threads *, const weft_attn *);
     void (*index_select)(weft_threads *, const weft_index_select *);
     void (*route)(weft_threads *, const weft_route *);
+    void (*group)(weft_threads *, const weft_group *);
+    void (*grouped)(weft_threads *, const weft_grouped *); /* or NULL */
     void (*combine)(weft_threads *, const weft_combine *);
     void (*vocab)(weft_threads *, const weft_vocab *);
     /* exp(x) of this table's kind for n values, in place: what the sampler

@@ -304,6 +304,21 @@ static void ref_exp(float *x, int32_t n)
     for (int32_t i = 0; i < n; i++) x[i] = weft_math_exp(x[i]);
 }
 
+static void ref_group(weft_threads *threads, const weft_group *op)
+{
+    (void)threads;
+    int32_t at = 0;
+    for (int32_t e = 0; e < op->n_expert; e++) {
+        op->first_out[e] = at;
+        for (int32_t i = 0; i < op->n_row * op->top_k; i++) {
+            if (op->experts[i] != e) continue;
+            op->rows_out[at] = i / op->top_k;
+            op->row_of_out[i] = at++;
+        }
+    }
+    op->first_out[op->n_expert] = at;
+}
+
 static const weft_ops reference_ops = {
     .name = "reference",
     .gemm = ref_gemm,
@@ -319,6 +334,7 @@ static const weft_ops reference_ops = {
     .attn = weft_reference_attn,
     .index_select = weft_reference_index_select,
     .route = ref_route,
+    .group = ref_group,
     .combine = ref_combine,
     .vocab = ref_vocab,
     .exp = ref_exp,

@@ -144,5 +144,7 @@ void weft_reference_index_select(weft_threads *threads,
             if (before < op->top_k) out[taken++] = j;
         }
         op->n_keys_out[r] = taken;
+        op->rows[r].keys = out;
+        op->rows[r].n_keys = taken;
     }
 }

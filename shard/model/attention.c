@@ -161,16 +161,14 @@ static void select_keys(weft_forward *f, const weft_layer_weights *w,
         .n_head = c->index_n_head,
         .head_dim = dim,
         .top_k = c->index_topk,
+        .n_positions_max = f->n_positions,
     };
     f->ops->index_select(f->threads, &select);
     if (f->hooks.select != NULL)
         f->hooks.select(f->hooks.arg, layer, n_rows, f->index_keys,
                         c->index_topk, f->index_n_keys);
-    for (int32_t r = 0; r < n_rows; r++) {
-        weft_row *const row = &f->rows[WEFT_FULL][r];
-        row->keys = f->index_keys + (int64_t)r * c->index_topk;
-        row->n_keys = f->index_n_keys[r];
-    }
+    for (int32_t r = 0; f->hooks.select != NULL && r < n_rows; r++)
+        f->rows[WEFT_FULL][r].n_keys = f->index_n_keys[r];
 }
 
 /* q -> q~ for the rows [row, row + n) of the step: the key part of kv_b takes
@@ -195,6 +193,7 @@ static void absorb(weft_forward *f, const weft_layer_weights *w, weft_kind kind,
             .x_stride = q_stride,
             .y_stride = out_stride,
             .n_row = n,
+            .x_is_bf16 = f->round == WEFT_ROUND_BF16,
             .round = f->round,
         };
     f->ops->gemm(f->threads, f->gemms, g->n_head);
@@ -214,6 +213,18 @@ static void absorb(weft_forward *f, const weft_layer_weights *w, weft_kind kind,
         .round = f->round,
     };
     f->ops->rope(f->threads, &rope);
+}
+
+/* The most keys that a row of the step sees. */
+static int32_t keys_max(const weft_forward *f, const weft_layer_weights *w,
+                        weft_kind kind)
+{
+    const weft_model_config *const c = f->config;
+    int32_t most = f->n_positions;
+    if (kind == WEFT_WINDOW && c->window > 0 && c->window < most)
+        most = c->window;
+    if (w->index_q.data != NULL && c->index_topk < most) most = c->index_topk;
+    return most;
 }
 
 /* Attention of the rows [row, row + n): q~ over the cache, then the value part
@@ -236,6 +247,7 @@ static void attend(weft_forward *f, const weft_layer_weights *w, weft_kind kind,
         .n_head = g->n_head,
         .width = width,
         .value_width = g->kv_lora_rank,
+        .n_keys_max = keys_max(f, w, kind),
         .scale = g->softmax_scale,
         .round = f->round,
     };
@@ -249,6 +261,7 @@ static void attend(weft_forward *f, const weft_layer_weights *w, weft_kind kind,
             .x_stride = out_stride,
             .y_stride = o_stride,
             .n_row = n,
+            .x_is_bf16 = f->round == WEFT_ROUND_BF16,
             .round = f->round,
         };
     f->ops->gemm(f->threads, f->gemms, g->n_head);

@@ -2,8 +2,6 @@
  * one (model-spec 2.6). Experts return one row for each (token, slot) pair and
  * the sum is taken here in slot order, so that where an expert runs, and with
  * whom, never changes a token. */
-#include <string.h>
-
 #include "shard/model/forward_internal.h"
 
 static void silu_mul(weft_forward *f, float *gate, const float *up,
@@ -64,22 +62,19 @@ static void route(weft_forward *f, const weft_layer_weights *w, int32_t layer,
                        f->route_weights);
 }
 
-/* Group the (token, slot) pairs by expert, in token order inside an expert. */
+/* The (token, slot) pairs by expert. */
 static void group_by_expert(weft_forward *f, int32_t n_rows)
 {
-    const weft_model_config *const c = f->config;
-    const int32_t n_slots = n_rows * c->top_k;
-    int32_t *const first = f->expert_first;
-    memset(first, 0, ((size_t)c->n_expert + 1) * sizeof *first);
-    for (int32_t i = 0; i < n_slots; i++) first[f->route_experts[i] + 1]++;
-    for (int32_t e = 0; e < c->n_expert; e++) first[e + 1] += first[e];
-    for (int32_t i = 0; i < n_slots; i++) {
-        const int32_t at = first[f->route_experts[i]]++;
-        f->expert_rows[at] = i / c->top_k;
-        f->row_of[i] = at;
-    }
-    for (int32_t e = c->n_expert; e > 0; e--) first[e] = first[e - 1];
-    first[0] = 0;
+    const weft_group group = {
+        .experts = f->route_experts,
+        .first_out = f->expert_first,
+        .rows_out = f->expert_rows,
+        .row_of_out = f->row_of,
+        .n_row = n_rows,
+        .top_k = f->config->top_k,
+        .n_expert = f->config->n_expert,
+    };
+    f->ops->group(f->threads, &group);
 }
 
 /* gate and up of every expert that has rows. */

@@ -217,6 +217,10 @@ static void set_rows(weft_forward *f, const weft_batch *batch)
     const weft_model_config *const c = f->config;
     memcpy(f->positions, batch->positions,
            (size_t)batch->n_rows * sizeof *f->positions);
+    f->n_positions = 0;
+    for (int32_t r = 0; r < batch->n_rows; r++)
+        if (batch->positions[r] >= f->n_positions)
+            f->n_positions = batch->positions[r] + 1;
     for (int32_t k = 0; k < WEFT_KINDS; k++) {
         if (c->n_kind[k] == 0) continue;
         for (int32_t r = 0; r < batch->n_rows; r++) {
@@ -401,6 +405,7 @@ static const float *final_logits(weft_forward *f, int32_t n,
         .x_stride = c->hidden_size,
         .y_stride = c->vocab_size,
         .n_row = n,
+        .x_is_bf16 = f->round == WEFT_ROUND_BF16,
         .round = WEFT_ROUND_NONE,
     };
     f->ops->gemm(f->threads, &gemm, 1);

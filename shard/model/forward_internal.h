@@ -55,6 +55,7 @@ struct weft_forward {
     weft_vocab_stat *stats;
 
     int32_t n_rows;         /* of the step */
+    int32_t n_positions;    /* no row of the step is at such a position */
     bool is_away;           /* call has been dispatched and not collected */
     weft_experts_call call; /* of experts elsewhere */
 };
@@ -72,6 +73,7 @@ static inline weft_gemm weft_forward_product(const weft_forward *f,
         .x_stride = w->n_in,
         .y_stride = w->n_out,
         .n_row = n_rows,
+        .x_is_bf16 = f->round == WEFT_ROUND_BF16,
         .round = f->round,
     };
 }

@@ -5,6 +5,7 @@
 
 WEFT_PATHS_TEST(index_paths_agree, "index_select")
 WEFT_PATHS_TEST(route_paths_agree, "route")
+WEFT_PATHS_TEST(group_paths_agree, "group")
 WEFT_PATHS_TEST(vocab_paths_agree, "vocab")
 
 enum { TOKENS = 500, DIM = 24, HEADS = 3, TOP = 40 };
@@ -32,7 +33,7 @@ START_TEST(index_takes_the_best)
     weft_kernel_check c = {.seed = 6};
     weft_kit_pages pages;
     weft_kit_pages_make(&c, WEFT_BF16, TOKENS, 16, DIM, &pages);
-    const weft_row row = {.pages = pages.pages, .position = TOKENS - 1};
+    weft_row row = {.pages = pages.pages, .position = TOKENS - 1};
     float q[HEADS * DIM], w[HEADS] = {0.5f, -0.3f, 0.9f}, scratch[TOKENS];
     int32_t keys[TOP], n_keys = 0;
     weft_kit_fill(&c, q, 1, HEADS * DIM, (int64_t)HEADS * DIM, 1.0f);
@@ -72,7 +73,7 @@ START_TEST(index_breaks_ties_by_position)
     weft_kernel_check c = {.seed = 7};
     weft_kit_pages pages;
     weft_kit_pages_make(&c, WEFT_F32, TOKENS, 16, DIM, &pages);
-    const weft_row row = {.pages = pages.pages, .position = TOKENS - 1};
+    weft_row row = {.pages = pages.pages, .position = TOKENS - 1};
     /* Negative dots all: every score is a zero, of either sign. */
     for (int32_t t = 0; t < TOKENS; t++) {
         float *const key =
@@ -217,6 +218,7 @@ int main(void)
 {
     const TTest *const tests[] = {index_paths_agree,
                                   route_paths_agree,
+                                  group_paths_agree,
                                   vocab_paths_agree,
                                   index_takes_the_best,
                                   select_orders_all_numbers,

@@ -67,6 +67,51 @@ void weft_check_route(weft_kernel_check *c)
     for (int32_t i = 0; i < 240; i++) route_case(c, i);
 }
 
+static void run_group(const weft_ops *ops, weft_threads *threads, void *arg)
+{
+    ops->group(threads, arg);
+}
+
+static void group_case(weft_kernel_check *c, int32_t i)
+{
+    static const int32_t counts[] = {1, 2, 5, 64, 257};
+    const int32_t n_row = weft_kit_int(c, 1, 40), top_k = 1 + i % 5;
+    const int32_t n_pairs = n_row * top_k, n_expert = counts[i % 5];
+    const size_t bytes = (size_t)n_pairs * sizeof(int32_t);
+    int32_t *const experts = weft_kit_new((size_t)n_pairs, sizeof *experts);
+    int32_t *const first = weft_kit_new((size_t)n_expert + 1, sizeof *first);
+    int32_t *const rows = weft_kit_new((size_t)n_pairs, sizeof *rows);
+    int32_t *const row_of = weft_kit_new((size_t)n_pairs, sizeof *row_of);
+    /* Some have all, most have none. */
+    for (int32_t k = 0; k < n_pairs; k++)
+        experts[k] =
+            weft_kit_int(c, i % 3 == 0 ? n_expert - 1 : 0, n_expert - 1);
+    weft_group op = {.experts = experts,
+                     .first_out = first,
+                     .rows_out = rows,
+                     .row_of_out = row_of,
+                     .n_row = n_row,
+                     .top_k = top_k,
+                     .n_expert = n_expert};
+    const weft_kit_output out[3] = {
+        {first, ((size_t)n_expert + 1) * sizeof *first},
+        {rows, bytes},
+        {row_of, bytes}};
+    char what[60];
+    (void)snprintf(what, sizeof what, "%d rows to %d of %d", n_row, top_k,
+                   n_expert);
+    weft_kit_compare(c, run_group, &op, out, 3, what);
+    weft_mem_free(experts);
+    weft_mem_free(first);
+    weft_mem_free(rows);
+    weft_mem_free(row_of);
+}
+
+void weft_check_group(weft_kernel_check *c)
+{
+    for (int32_t i = 0; i < 60; i++) group_case(c, i);
+}
+
 static void run_vocab(const weft_ops *ops, weft_threads *threads, void *arg)
 {
     ops->vocab(threads, arg);

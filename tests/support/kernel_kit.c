@@ -23,6 +23,7 @@ const weft_kernel_check weft_kernel_checks[] = {
     {.name = "attn", .fn = weft_check_attn},
     {.name = "index_select", .fn = weft_check_index},
     {.name = "route", .fn = weft_check_route},
+    {.name = "group", .fn = weft_check_group},
     {.name = "combine", .fn = weft_check_combine},
     {.name = "vocab", .fn = weft_check_vocab},
     {.name = "exp", .fn = weft_check_exp},
