@@ -1,6 +1,6 @@
 // device.cuh - what kernels are written against, and all that they are written
 // against: on a GPU (nvcc) the names below are CUDA's own or thin wrappers of
-// one instruction, on a CPU (WEFT_SIMT) they are tests/simt's, which runs a
+// one instruction, on a CPU (WEFT_SIMT) they are the emulator's, which runs a
 // block's threads as fibers. So the same source is compiled for both.
 //
 // House rules that make this work: no inline assembly outside this folder's
@@ -18,7 +18,7 @@
 #include <cstdint>
 
 #if defined(WEFT_SIMT)
-#include "tests/simt/simt.h"
+#include <weft_simt.h>
 #else
 
 #include <cuda_runtime.h>
