@@ -268,13 +268,18 @@ def known_answers(context, count):
 
 
 class Disturbance:
-    """What streams suffer of one fault, from its beginning until it is over."""
+    """What streams suffer of one fault: of every gap between two tokens that overlaps the time from its beginning until it is over. Streams that
+    stand still have not told of it yet, so the stall is known only when the load was stopped."""
 
     def __init__(self, load):
-        self.load, self.began, self.stall = load, time.monotonic(), None
+        self.load, self.began, self.until = load, time.monotonic(), None
 
     def over(self):
-        self.stall = self.load.stall(self.began)
+        self.until = time.monotonic()
+
+    @property
+    def stall(self):
+        return self.load.stall(self.began, self.until)
 
 
 class Load:
@@ -283,7 +288,8 @@ class Load:
     def __init__(self, rig, allow=(), pause=0.0):
         self.rig, self.allow, self.pause = rig, set(allow), pause
         self.done, self.refused, self.faults = 0, 0, []
-        self.stalls: list[float] = []                # of each disturbance
+        self.disturbances: list[Disturbance] = []
+        self.median = None                           # gap before the first fault
         self.gaps: list[tuple[float, float]] = []    # (when it ended, seconds) between tokens of one stream
         self.client = Client(rig.router.grpc)
         self._end = threading.Event()
@@ -316,17 +322,23 @@ class Load:
             time.sleep(0.02)
         self.check("before any fault")
         expect(self.done >= target, "no stream ended within 60 s before any fault")
-        self.median = self.median_gap()
+        if self.median is None:
+            self.median = self.median_gap()
 
     def median_gap(self):
         with self._lock:
             return statistics.median([g for _, g in self.gaps]) if self.gaps else 0.0
 
-    def stall(self, since):
-        """The longest gap that ended after `since`, less the median."""
-        with self._lock:
-            late = [g for at, g in self.gaps if at >= since]
-        return max(late, default=0.0) - self.median
+    def stall(self, began, until):
+        """The longest gap that overlaps that time, less the median."""
+        if any(thread.is_alive() for thread in self._threads):
+            raise RuntimeError("a stall is asked for while streams run that may stand still")
+        return max((g for at, g in self.gaps if at >= began and at - g <= until), default=0.0) - self.median
+
+    @property
+    def stalls(self):
+        """Of each disturbance."""
+        return [fault.stall for fault in self.disturbances]
 
     @property
     def worst(self):
@@ -337,18 +349,19 @@ class Load:
 
     @contextmanager
     def disturbed(self, what):
-        """Around a fault: keeps its stall (until over() is called, or the end), and at the end no stream may have failed."""
+        """Around a fault (until over() is called, or the end); at the end no stream may have failed."""
         fault = Disturbance(self)
         yield fault
-        if fault.stall is None:
+        if fault.until is None:
             fault.over()
-        self.stalls.append(fault.stall)
+        self.disturbances.append(fault)
         self.check(what)
 
     def stop(self, what):
         self._end.set()
         for thread in self._threads:
             thread.join(120)
+        expect(not any(thread.is_alive() for thread in self._threads), f"{what}: a stream did not end within 120 s")
         self.client.close()
         expect(not self.faults, f"{what}: {len(self.faults)} stream(s) failed: {'; '.join(self.faults[:3])}")
         expect(self.done > 0, f"{what}: no stream ended")
