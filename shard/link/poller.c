@@ -122,10 +122,13 @@ static bool ask(weft_poller *poller, uint64_t timeout_ns)
     for (int i = 0; i < n; i++) {
         uint64_t count = 0;
         if (events[i].data.fd != poller->wake_fd) continue;
-        /* First the flag: a wake between the two is then only spurious. */
-        atomic_store(&poller->woken, false);
+        /* The counter first: a wake between the two writes nothing, and is one
+         * of those that end this wait. The other way round its write would be
+         * taken here with its flag left standing, and nobody would write any
+         * more. The exchange shows what was done before that wake. */
         const ssize_t got = read(poller->wake_fd, &count, sizeof count);
         (void)got;
+        (void)atomic_exchange(&poller->woken, false);
     }
     return n != 0;
 }
