@@ -22,32 +22,52 @@ static int32_t find_lead(const weft_fleet_lead *leads, int32_t n,
     return n;
 }
 
+/* Of two with one place, one that does not drain, and then the later one: the
+ * other is about to be gone. */
+static bool is_better(const weft_member *m, const weft_member *than)
+{
+    const bool m_goes = m->state == WEFT_MEMBER_DRAINING;
+    const bool than_goes = than->state == WEFT_MEMBER_DRAINING;
+    return m_goes != than_goes ? than_goes : m->incarnation > than->incarnation;
+}
+
+static const weft_member *best_of(const weft_member *members, int32_t n,
+                                  int32_t group, int32_t stage)
+{
+    const weft_member *best = NULL;
+    for (int32_t i = 0; i < n; i++) {
+        const weft_member *const m = &members[i];
+        if (!is_there(m) || m->group != group || m->stage != stage) continue;
+        if (best == NULL || is_better(m, best)) best = m;
+    }
+    return best;
+}
+
 int32_t weft_router_view_leads(const weft_member *members, int32_t n_members,
                                weft_fleet_lead *leads_out)
 {
     int32_t n = 0;
-    for (int32_t i = 0; i < n_members; i++) {
+    for (int32_t i = 0; i < n_members && n < WEFT_GROUPS_MAX; i++) {
         const weft_member *const m = &members[i];
         if (!is_there(m) || m->stage != 0) continue;
         const uint32_t group = (uint32_t)m->group;
-        const int32_t at = find_lead(leads_out, n, group);
-        if (at == WEFT_GROUPS_MAX) continue;
-        /* Of two that say so, the later one: the other is about to be gone. */
-        if (at < n && leads_out[at].peer.incarnation >= m->incarnation)
-            continue;
-        if (at == n) n++;
-        weft_fleet_lead *const lead = &leads_out[at];
+        if (find_lead(leads_out, n, group) < n) continue;
+        const weft_member *const best =
+            best_of(members, n_members, m->group, 0);
+        weft_fleet_lead *const lead = &leads_out[n++];
         *lead = (weft_fleet_lead){.group = group};
-        lead->peer.incarnation = m->incarnation;
-        (void)snprintf(lead->peer.id, sizeof lead->peer.id, "%s", m->id);
+        lead->peer.incarnation = best->incarnation;
+        (void)snprintf(lead->peer.id, sizeof lead->peer.id, "%s", best->id);
         (void)snprintf(lead->peer.address, sizeof lead->peer.address, "%s",
-                       m->address);
+                       best->address);
     }
     for (int32_t i = 0; i < n_members; i++) {
         const weft_member *const m = &members[i];
         if (!is_there(m) || m->state != WEFT_MEMBER_DRAINING) continue;
         const int32_t at = find_lead(leads_out, n, (uint32_t)m->group);
-        if (at < n) leads_out[at].draining = true;
+        if (at < n && best_of(members, n_members, m->group, m->stage)->state ==
+                          WEFT_MEMBER_DRAINING)
+            leads_out[at].draining = true;
     }
     return n;
 }

@@ -35,7 +35,9 @@ typedef struct weft_router_view {
 weft_view weft_router_view_of(weft_router_view *own);
 
 /* The leads of the groups among members [n], and which are draining: a group is
- * while any of its stages is. leads_out has WEFT_GROUPS_MAX; how many. */
+ * while any of its stages is. Of members with one place, those that drain stand
+ * back, and those before the latest; who stands back drains nobody else.
+ * leads_out has WEFT_GROUPS_MAX; how many. */
 int32_t weft_router_view_leads(const weft_member *members, int32_t n,
                                weft_fleet_lead *leads_out);
 

@@ -69,6 +69,45 @@ START_TEST(of_two_leads_the_later_one)
 }
 END_TEST
 
+/* A rolled lead or stage, and one that came later and goes again. */
+START_TEST(who_drains_and_is_replaced_drains_nobody)
+{
+    const weft_member m[] = {
+        member("old", 0, 0, WEFT_MEMBER_DRAINING, 5),
+        member("next", 0, 0, WEFT_MEMBER_SERVING, 9),
+        member("stage", 1, 1, WEFT_MEMBER_SERVING, 9),
+        member("older", 1, 1, WEFT_MEMBER_DRAINING, 5),
+        member("lead", 1, 0, WEFT_MEMBER_SERVING, 1),
+        member("guest", 2, 0, WEFT_MEMBER_DRAINING, 9),
+        member("host", 2, 0, WEFT_MEMBER_SERVING, 5),
+    };
+    ck_assert_int_eq(weft_router_view_leads(m, 7, leads), 3);
+    ck_assert_str_eq(leads[0].peer.id, "next");
+    ck_assert_str_eq(leads[1].peer.id, "lead");
+    ck_assert_str_eq(leads[2].peer.id, "host");
+    ck_assert_uint_eq(leads[2].peer.incarnation, 5);
+    for (int32_t i = 0; i < 3; i++) ck_assert(!leads[i].draining);
+}
+END_TEST
+
+START_TEST(who_drains_and_has_no_other_that_serves_drains_its_group)
+{
+    const weft_member m[] = {
+        member("a", 0, 0, WEFT_MEMBER_DRAINING, 5),
+        member("b", 0, 0, WEFT_MEMBER_JOINING, 9),
+        member("c", 1, 0, WEFT_MEMBER_DRAINING, 9),
+        member("d", 1, 0, WEFT_MEMBER_DRAINING, 5),
+        member("e", 2, 0, WEFT_MEMBER_SERVING, 5),
+        member("f", 2, 1, WEFT_MEMBER_DRAINING, 5),
+        member("g", 3, 1, WEFT_MEMBER_SERVING, 5),
+    };
+    ck_assert_int_eq(weft_router_view_leads(m, 7, leads), 3);
+    ck_assert_str_eq(leads[0].peer.id, "a");
+    ck_assert_str_eq(leads[1].peer.id, "c");
+    for (int32_t i = 0; i < 3; i++) ck_assert(leads[i].draining);
+}
+END_TEST
+
 START_TEST(more_groups_than_one_router_serves)
 {
     static weft_member m[WEFT_GROUPS_MAX + 3];
@@ -109,6 +148,8 @@ int main(void)
         leads_are_the_first_stages_that_serve,
         a_stage_that_drains_drains_its_group,
         of_two_leads_the_later_one,
+        who_drains_and_is_replaced_drains_nobody,
+        who_drains_and_has_no_other_that_serves_drains_its_group,
         more_groups_than_one_router_serves,
         nothing_is_known_yet,
     };
