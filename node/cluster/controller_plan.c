@@ -389,11 +389,17 @@ static const weft_ack *ack_of(const weft_roster *roster, uint64_t epoch,
     return NULL;
 }
 
-static bool roll_back(weft_controller *c, uint64_t epoch, weft_txn *txn)
+/* Not what was committed since the roster heard: a commit whose answer was lost
+ * may have happened. */
+static bool roll_back(weft_controller *c, const weft_roster *roster,
+                      uint64_t epoch, weft_txn *txn)
 {
     char key[WEFT_KEY_BYTES];
+    int64_t revision;
+    (void)weft_roster_epoch(roster, &revision);
     (void)snprintf(key, sizeof key, "epoch/%llu/", (unsigned long long)epoch);
     weft_controller_begin(c, WEFT_WRITE_ROLLBACK, txn);
+    weft_txn_add_compare(txn, WEFT_KEY_TEXT_CURRENT, revision);
     weft_txn_add_remove(txn, key, true);
     if (c->planned == epoch) c->planned = 0;
     c->decided = 0;
@@ -458,7 +464,7 @@ static bool look_at_plan(weft_controller *c, const weft_roster *roster,
     for (int32_t i = 0; i < plan->n_members; i++) {
         const weft_placement_member *m = &plan->members[i];
         const weft_ack *ack = ack_of(roster, plan->epoch, m, hash);
-        if (!is_there(roster, m)) return roll_back(c, plan->epoch, txn);
+        if (!is_there(roster, m)) return roll_back(c, roster, plan->epoch, txn);
         if (ack == NULL) {
             waiting = m;
             if (now_ns < deadline) continue;
@@ -471,14 +477,14 @@ static bool look_at_plan(weft_controller *c, const weft_roster *roster,
         }
         n_acks++;
     }
-    if (failed) return roll_back(c, plan->epoch, txn);
+    if (failed) return roll_back(c, roster, plan->epoch, txn);
     if (n_acks > c->n_acks) {
         c->n_acks = n_acks;
         c->progress_ns = now_ns;
     }
     if (waiting == NULL) return commit(c, roster, txn);
     if (holds_up(c, roster, plan, waiting))
-        return roll_back(c, plan->epoch, txn);
+        return roll_back(c, roster, plan->epoch, txn);
     weft_controller_by(next_ns, c->progress_ns + c->plan_ns);
     weft_controller_waits(c,
                           "epoch %llu: %d of %d expert shards are ready, "
@@ -523,7 +529,7 @@ bool weft_controller_check_plan(weft_controller *c, const weft_roster *roster,
     uint64_t stale;
     const uint64_t committed = weft_roster_epoch(roster, &revision);
     const uint64_t plan = find_plan(roster, committed, &stale);
-    if (stale != 0) return roll_back(c, stale, txn);
+    if (stale != 0) return roll_back(c, roster, stale, txn);
     if (plan != c->planned) { /* taken over, or it has not come to be */
         c->planned = plan;
         c->progress_ns = now_ns;
@@ -531,7 +537,7 @@ bool weft_controller_check_plan(weft_controller *c, const weft_roster *roster,
         c->decided = 0;
     }
     if (plan == 0) return false;
-    if (is_outdated(roster, plan)) return roll_back(c, plan, txn);
+    if (is_outdated(roster, plan)) return roll_back(c, roster, plan, txn);
     return look_at_plan(c, roster, weft_roster_placement(roster, plan), now_ns,
                         txn, next_ns);
 }

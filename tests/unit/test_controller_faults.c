@@ -358,6 +358,42 @@ START_TEST(unknown_results_are_looked_up)
 }
 END_TEST
 
+/* The answer to a commit is lost, a member drains, and then the commit
+ * happens: what is committed is not rolled back. */
+START_TEST(a_commit_that_comes_late_is_not_rolled_back)
+{
+    struct desk d = desk_settled(2);
+    weft_txn commit, rollback;
+    weft_registry_event result = {.kind = WEFT_REGISTRY_TXN,
+                                  .status = WEFT_UNAVAILABLE};
+    desk_join(&d, "e2");
+    ck_assert_uint_eq(desk_state(&d).planned, 2);
+    desk_put_acks(&d, 2);
+    ck_assert(weft_controller_turn(d.c, d.k->roster, d.now, &commit, &d.next));
+    result.tag = commit.tag;
+    weft_controller_take(d.c, &result, d.now);
+    kit_put_experts(d.k, "e2", 1, WEFT_MEMBER_DRAINING);
+    d.now += 200 * MS;
+    ck_assert(
+        weft_controller_turn(d.c, d.k->roster, d.now, &rollback, &d.next));
+    kit_submit(d.k, &commit, "r0", &result);
+    ck_assert_int_eq(result.status, WEFT_OK);
+    ck_assert_uint_eq(desk_epoch(&d), 2);
+    kit_submit(d.k, &rollback, "r0", &result);
+    ck_assert_int_eq(result.status, WEFT_FAILED_PRECONDITION);
+    ck_assert_int_gt(kit_count(d.k, "epoch/2/"), 0);
+    weft_controller_take(d.c, &result, d.now);
+    kit_put_switched(d.k, 2, 0, 1);
+    desk_wait(&d, 1 * S);
+    const uint64_t next = desk_state(&d).planned;
+    ck_assert_uint_eq(next, 3);
+    ck_assert_int_eq(weft_roster_placement(d.k->roster, next)->n_members, 2);
+    desk_ack_all(&d, next);
+    ck_assert_uint_eq(desk_epoch(&d), next);
+    desk_finish(&d);
+}
+END_TEST
+
 static void add(TCase *tests)
 {
     tcase_add_test(tests, a_lost_member_is_replaced_at_once);
@@ -378,6 +414,7 @@ static void add(TCase *tests)
     tcase_add_test(tests, numbers_are_above_any_that_was_seen);
     tcase_add_test(tests, a_plan_below_what_was_seen_is_made_again);
     tcase_add_test(tests, unknown_results_are_looked_up);
+    tcase_add_test(tests, a_commit_that_comes_late_is_not_rolled_back);
 }
 
 int main(void)
