@@ -1,0 +1,99 @@
+// attn.cu - latent attention: which form runs, and how the work is cut.
+//
+// Two forms. Exact: fp32 arithmetic, any size; of the profile `exact` and of
+// fp32 caches. Tensor: bfloat16 products, of rounded results over a bfloat16
+// cache (q then holds bfloat16 values). Which one runs, and its shape, depends
+// on the model and the device, never on the batch.
+//
+// Two cuts. A step with enough rows to fill the device gives a block all keys
+// of its heads, which needs no scratch; else every split of 256 keys is a block
+// and a second kernel folds them. Both give the same bits.
+#include "kernels/cuda/attn_exact.cuh"
+#include "kernels/cuda/launch.h"
+
+namespace weft
+{
+
+namespace
+{
+
+// A kernel, and what it is to be launched with.
+struct attn_form {
+    void (*kernel)(const attn_work);
+    int32_t heads; // of a block
+    int32_t shared_bytes;
+};
+
+attn_form choose_form(const queue *, const weft_attn *op)
+{
+    if (op->kv.dtype == WEFT_BF16) return {attn_exact<bf16>, EXACT_HEADS, 0};
+    return {attn_exact<float>, EXACT_HEADS, 0};
+}
+
+// Bytes of scratch that the splits of one row take.
+int64_t scratch_row(const weft_attn *op, int32_t n_split)
+{
+    const int64_t head = static_cast<int64_t>(op->value_width) *
+                             static_cast<int64_t>(sizeof(float)) +
+                         static_cast<int64_t>(sizeof(attn_sum));
+    return static_cast<int64_t>(n_split) * op->n_head * head;
+}
+
+void launch_whole(queue *q, const attn_form &form, attn_work work)
+{
+    const uint32_t blocks = static_cast<uint32_t>(work.op.n_row) *
+                            static_cast<uint32_t>(work.n_head_block);
+    const uint32_t splits =
+        work.acc != nullptr ? static_cast<uint32_t>(work.n_split) : 1;
+    WEFT_LAUNCH(form.kernel, dim3(blocks, splits), dim3(ATTN_THREADS),
+                static_cast<size_t>(form.shared_bytes), q->stream, work);
+    note(q, "attn");
+}
+
+// As many rows at a time as scratch has room for.
+void launch_splits(queue *q, const attn_form &form, const attn_work &all,
+                   int64_t rows)
+{
+    for (int64_t r = 0; r < all.op.n_row; r += rows) {
+        attn_work work = all;
+        const int64_t n = all.op.n_row - r < rows ? all.op.n_row - r : rows;
+        work.op.rows += r;
+        work.op.q += r * all.op.q_stride;
+        work.op.out += r * all.op.out_stride;
+        work.op.n_row = static_cast<int32_t>(n);
+        work.sum = reinterpret_cast<attn_sum *>(q->scratch);
+        work.acc = reinterpret_cast<float *>(work.sum +
+                                             n * all.n_split * all.op.n_head);
+        launch_whole(q, form, work);
+        WEFT_LAUNCH(attn_fold,
+                    dim3(static_cast<uint32_t>(n) *
+                         static_cast<uint32_t>(all.op.n_head)),
+                    dim3(ATTN_THREADS), 0, q->stream, work);
+        note(q, "attn");
+    }
+}
+
+} // namespace
+
+void launch_attn(queue *q, const weft_attn *op)
+{
+    if (op->n_row <= 0 || op->n_head <= 0 || op->value_width <= 0) return;
+    const attn_form form = choose_form(q, op);
+    attn_work work = {};
+    work.op = *op;
+    work.n_split = (op->n_keys_max + ATTN_SPLIT - 1) / ATTN_SPLIT;
+    work.n_head_block = (op->n_head + form.heads - 1) / form.heads;
+    const int64_t blocks = static_cast<int64_t>(op->n_row) * work.n_head_block;
+    // Two blocks a processor keep it busy enough.
+    const int64_t enough = 2 * static_cast<int64_t>(q->n_processors);
+    // The grid has at most 65535 splits.
+    const bool fits = work.n_split > 1 && work.n_split < 65536;
+    const int64_t rows =
+        fits ? q->scratch_bytes / scratch_row(op, work.n_split) : 0;
+    if (rows > 0 && blocks < enough)
+        launch_splits(q, form, work, rows);
+    else
+        launch_whole(q, form, work);
+}
+
+} // namespace weft
