@@ -45,9 +45,9 @@ static inline float weft_math_bits(uint32_t bits)
  * first of which cannot leave the normal range. */
 static inline float weft_math_scale(float p, int32_t n)
 {
-    const int32_t half = n >> 1;
-    return p * weft_math_bits((uint32_t)(half + 127) << 23) *
-           weft_math_bits((uint32_t)(n - half + 127) << 23);
+    const int32_t part = n >> 1;
+    return p * weft_math_bits((uint32_t)(part + 127) << 23) *
+           weft_math_bits((uint32_t)(n - part + 127) << 23);
 }
 
 static inline float weft_math_exp(float x)
