@@ -1,6 +1,5 @@
 #include "shard/kv/store.h"
 
-#include <string.h>
 #include <sys/mman.h>
 
 #include "node/base/check.h"
@@ -8,32 +7,38 @@
 
 struct weft_kv_store {
     const weft_kv_layout *layout;
+    weft_memory memory;
     unsigned char *base;
-    size_t bytes;
+    int64_t bytes;
 };
 
 weft_status weft_kv_store_create(const weft_kv_layout *layout, int64_t bytes,
+                                 const weft_memory *memory,
                                  weft_kv_store **store_out, weft_err *err)
 {
+    void *base = NULL;
     weft_kv_store *const store = weft_mem_new(1, sizeof *store);
     if (store == NULL)
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                          "kv store: out of memory");
     store->layout = layout;
-    store->bytes = (size_t)bytes;
-    store->base = weft_mem_new_aligned(64, store->bytes);
-    if (store->base == NULL) {
+    if (memory != NULL) store->memory = *memory;
+    store->bytes = bytes;
+    const weft_status st = weft_memory_alloc(&store->memory, bytes,
+                                             "kv-bytes: KV pages", &base, err);
+    if (st != WEFT_OK) {
         weft_mem_free(store);
-        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
-                         "kv-bytes: no memory for %lld bytes of KV pages",
-                         (long long)bytes);
+        return st;
     }
+    store->base = base;
 #ifndef NDEBUG
-    memset(store->base, 0xff, store->bytes);
+    weft_memory_fill(&store->memory, store->base, 0xff, bytes);
 #else
     /* Small pages here: with huge ones the first row of a page would make
      * 2 MiB resident, and resident memory would run ahead of use. */
-    (void)madvise(store->base, store->bytes / 4096 * 4096, MADV_NOHUGEPAGE);
+    if (weft_memory_is_host(&store->memory))
+        (void)madvise(store->base, (size_t)bytes / 4096 * 4096,
+                      MADV_NOHUGEPAGE);
 #endif
     *store_out = store;
     return WEFT_OK;
@@ -42,7 +47,7 @@ weft_status weft_kv_store_create(const weft_kv_layout *layout, int64_t bytes,
 void weft_kv_store_destroy(weft_kv_store *store)
 {
     if (store == NULL) return;
-    weft_mem_free(store->base);
+    weft_memory_free(&store->memory, store->base);
     weft_mem_free(store);
 }
 
@@ -76,8 +81,8 @@ void weft_kv_store_poison(void *arg, weft_kind kind, int64_t offset)
 #ifndef NDEBUG
     weft_kv_store *const store = arg;
     const int64_t bytes = store->layout->page_bytes[kind];
-    WEFT_ASSERT(offset >= 0 && (size_t)(offset + bytes) <= store->bytes);
-    memset(store->base + offset, 0xff, (size_t)bytes);
+    WEFT_ASSERT(offset >= 0 && offset + bytes <= store->bytes);
+    weft_memory_fill(&store->memory, store->base + offset, 0xff, bytes);
 #else
     (void)arg;
     (void)kind;

@@ -9,14 +9,16 @@
 #ifndef WEFT_SHARD_KV_STORE_H
 #define WEFT_SHARD_KV_STORE_H
 
+#include "kernels/memory.h"
 #include "shard/kv/kv.h"
 
 typedef struct weft_kv_store weft_kv_store;
 
-/* Room for `bytes` bytes (slabs * slab_bytes).
+/* Room for `bytes` bytes (slabs * slab_bytes) in that memory, NULL: the host's.
  * RESOURCE_EXHAUSTED: the system does not give that much. */
 WEFT_MUST_CHECK weft_status weft_kv_store_create(const weft_kv_layout *layout,
                                                  int64_t bytes,
+                                                 const weft_memory *memory,
                                                  weft_kv_store **store_out,
                                                  weft_err *err);
 void weft_kv_store_destroy(weft_kv_store *store); /* NULL is fine */

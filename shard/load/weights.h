@@ -47,6 +47,8 @@ typedef struct weft_layer_weights {
     const float *router_bias; /* [n_expert] or NULL */
     /* [n_expert]; NULL: a dense layer, or experts are computed elsewhere */
     const weft_mlp_weights *experts;
+    /* The same array in a device's memory; NULL without one. */
+    const weft_mlp_weights *experts_ops;
 } weft_layer_weights;
 
 typedef struct weft_weights {

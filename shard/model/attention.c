@@ -113,6 +113,28 @@ static void rope_index(weft_forward *f, float *x, int64_t stride,
     f->ops->rope(f->threads, &rope);
 }
 
+/* A test may look at the selection, and put another in its place. What fails on
+ * a device is told at the end of the step. */
+static void show_selection(weft_forward *f, int32_t layer, int32_t n_rows)
+{
+    const int32_t top_k = f->config->index_topk;
+    weft_row *const rows = f->host.rows[WEFT_FULL];
+    const int64_t keys_bytes = (int64_t)n_rows * top_k * 4;
+    const int64_t rows_bytes = n_rows * (int64_t)sizeof *rows;
+    weft_memory_get(&f->memory, f->host.index_keys, f->index_keys, keys_bytes);
+    weft_memory_get(&f->memory, f->host.index_n_keys, f->index_n_keys,
+                    (int64_t)n_rows * 4);
+    weft_memory_get(&f->memory, rows, f->rows[WEFT_FULL], rows_bytes);
+    const weft_status st = weft_memory_sync(&f->memory, NULL);
+    (void)st;
+    f->hooks.select(f->hooks.arg, layer, n_rows, f->host.index_keys, top_k,
+                    f->host.index_n_keys);
+    for (int32_t r = 0; r < n_rows; r++)
+        rows[r].n_keys = f->host.index_n_keys[r];
+    weft_memory_put(&f->memory, f->index_keys, f->host.index_keys, keys_bytes);
+    weft_memory_put(&f->memory, f->rows[WEFT_FULL], rows, rows_bytes);
+}
+
 /* Index keys into the cache; then the keys that each row may see. The factor
  * n_head^-1/2 head_dim^-1/2 of the weights is left out: it is positive, and no
  * selection depends on it (model-spec 2.5). */
@@ -164,11 +186,7 @@ static void select_keys(weft_forward *f, const weft_layer_weights *w,
         .n_positions_max = f->n_positions,
     };
     f->ops->index_select(f->threads, &select);
-    if (f->hooks.select != NULL)
-        f->hooks.select(f->hooks.arg, layer, n_rows, f->index_keys,
-                        c->index_topk, f->index_n_keys);
-    for (int32_t r = 0; f->hooks.select != NULL && r < n_rows; r++)
-        f->rows[WEFT_FULL][r].n_keys = f->index_n_keys[r];
+    if (f->hooks.select != NULL) show_selection(f, layer, n_rows);
 }
 
 /* q -> q~ for the rows [row, row + n) of the step: the key part of kv_b takes

@@ -31,6 +31,21 @@ static void dense(weft_forward *f, const weft_mlp_weights *w, int32_t n_rows)
     f->ops->gemm(f->threads, f->gemms, 1);
 }
 
+/* A test may look at the choice, and put another in its place. What fails on a
+ * device is told at the end of the step. */
+static void show_route(weft_forward *f, int32_t layer, int32_t n_rows)
+{
+    const int64_t bytes = (int64_t)n_rows * f->config->top_k * 4;
+    weft_memory_get(&f->memory, f->host.route_experts, f->route_experts, bytes);
+    weft_memory_get(&f->memory, f->host.route_weights, f->route_weights, bytes);
+    const weft_status st = weft_memory_sync(&f->memory, NULL);
+    (void)st;
+    f->hooks.route(f->hooks.arg, layer, n_rows, f->host.route_experts,
+                   f->host.route_weights);
+    weft_memory_put(&f->memory, f->route_experts, f->host.route_experts, bytes);
+    weft_memory_put(&f->memory, f->route_weights, f->host.route_weights, bytes);
+}
+
 static void route(weft_forward *f, const weft_layer_weights *w, int32_t layer,
                   int32_t n_rows)
 {
@@ -57,9 +72,7 @@ static void route(weft_forward *f, const weft_layer_weights *w, int32_t layer,
         .scale = skip_scale ? 1.0F : c->routed_scaling,
     };
     f->ops->route(f->threads, &route);
-    if (f->hooks.route != NULL)
-        f->hooks.route(f->hooks.arg, layer, n_rows, f->route_experts,
-                       f->route_weights);
+    if (f->hooks.route != NULL) show_route(f, layer, n_rows);
 }
 
 /* The (token, slot) pairs by expert. */
@@ -168,6 +181,50 @@ static void combine(weft_forward *f, const weft_layer_weights *w,
     f->ops->combine(f->threads, &combine);
 }
 
+/* One product of every expert, where only the ops know who has which pairs. */
+static void grouped(weft_forward *f, const weft_matrix *shape,
+                    const weft_matrix *w, const float *x, const int32_t *x_rows,
+                    float *y, int32_t n_rows)
+{
+    const weft_grouped op = {
+        .w = w,
+        .w_stride = sizeof(weft_mlp_weights),
+        .x = x,
+        .x_rows = x_rows,
+        .first = f->expert_first,
+        .y = y,
+        .x_stride = shape->n_in,
+        .y_stride = shape->n_out,
+        .n_pairs = n_rows * f->config->top_k,
+        .n_expert = f->config->n_expert,
+        .n_out = shape->n_out,
+        .n_in = shape->n_in,
+        .x_is_bf16 = f->round == WEFT_ROUND_BF16,
+        .round = f->round,
+    };
+    f->ops->grouped(f->threads, &op);
+}
+
+static void experts_grouped(weft_forward *f, const weft_layer_weights *w,
+                            int32_t n_rows)
+{
+    const weft_model_config *const c = f->config;
+    const weft_mlp_weights *const shape = w->experts, *const there =
+                                                          w->experts_ops;
+    grouped(f, &shape->gate, &there->gate, f->x, f->expert_rows, f->expert_gate,
+            n_rows);
+    grouped(f, &shape->up, &there->up, f->x, f->expert_rows, f->expert_up,
+            n_rows);
+    silu_mul(f, f->expert_gate, f->expert_up, n_rows * c->top_k,
+             c->moe_intermediate_size);
+    grouped(f, &shape->down, &there->down, f->expert_gate, NULL, f->expert_out,
+            n_rows);
+    if (w->mlp.down.data == NULL) return;
+    f->gemms[0] = weft_forward_product(f, &w->mlp.down, f->mlp_gate,
+                                       f->shared_out, n_rows);
+    f->ops->gemm(f->threads, f->gemms, 1);
+}
+
 /* Experts of this process: few long runs of products, whose order of outputs
  * is nobody's concern. */
 static void mixture(weft_forward *f, const weft_layer_weights *w, int32_t layer,
@@ -179,11 +236,25 @@ static void mixture(weft_forward *f, const weft_layer_weights *w, int32_t layer,
     act_shared(f, w, n_rows);
     route(f, w, layer, n_rows);
     group_by_expert(f, n_rows);
-    experts_in(f, w);
-    silu_mul(f, f->expert_gate, f->expert_up, n_rows * c->top_k,
-             c->moe_intermediate_size);
-    experts_out(f, w, n_rows);
+    if (f->ops->grouped != NULL) {
+        experts_grouped(f, w, n_rows);
+    } else {
+        experts_in(f, w);
+        silu_mul(f, f->expert_gate, f->expert_up, n_rows * c->top_k,
+                 c->moe_intermediate_size);
+        experts_out(f, w, n_rows);
+    }
     combine(f, w, n_rows);
+}
+
+/* From a device: what experts elsewhere are asked. */
+static weft_status fetch_question(weft_forward *f, int32_t n_rows)
+{
+    weft_memory_get(&f->memory, f->host.x, f->x,
+                    (int64_t)n_rows * f->config->hidden_size * 4);
+    weft_memory_get(&f->memory, f->host.route_experts, f->route_experts,
+                    (int64_t)n_rows * f->config->top_k * 4);
+    return weft_memory_sync(&f->memory, &f->ask_err);
 }
 
 /* Experts elsewhere: asked as soon as it is known which, and the shared expert
@@ -200,12 +271,13 @@ static void ask(weft_forward *f, const weft_layer_weights *w, int32_t layer,
         .layer = layer,
         .n_rows = n_rows,
         .top_k = f->config->top_k,
-        .x = f->x,
-        .experts = f->route_experts,
-        .out = f->expert_out,
+        .x = f->host.x,
+        .experts = f->host.route_experts,
+        .out = f->host.expert_out,
     };
     f->is_away = true;
-    experts->dispatch(experts->arg, &f->call);
+    f->ask_status = fetch_question(f, n_rows);
+    if (f->ask_status == WEFT_OK) experts->dispatch(experts->arg, &f->call);
     const int32_t n = list_shared_in(f, w, 0, n_rows);
     if (n == 0) return;
     f->ops->gemm(f->threads, f->gemms, n);
@@ -231,7 +303,14 @@ weft_status weft_forward_ffn_collect(weft_forward *f, weft_err *err)
     const weft_experts *const experts = f->options.experts;
     if (!f->is_away) return WEFT_OK;
     f->is_away = false;
+    if (f->ask_status != WEFT_OK) {
+        if (err != NULL) *err = f->ask_err;
+        return f->ask_status;
+    }
     WEFT_TRY(experts->collect(experts->arg, &f->call, err));
+    weft_memory_put(&f->memory, f->expert_out, f->host.expert_out,
+                    (int64_t)f->call.n_rows * f->call.top_k *
+                        f->config->hidden_size * 4);
     combine(f, &f->weights->layers[f->call.layer], f->call.n_rows);
     return WEFT_OK;
 }

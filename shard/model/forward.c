@@ -7,155 +7,26 @@
 #include "node/base/mem.h"
 #include "shard/model/forward_internal.h"
 
-/* Hands out pieces of one block; with base NULL it only adds up. */
-typedef struct bump {
-    unsigned char *base;
-    size_t used;
-} bump;
+static const int64_t SIZE_OF_FLOAT = sizeof(float);
 
-static void *take(bump *b, int64_t n, size_t item_bytes)
+/* What no step changes. */
+static weft_status put_constants(weft_forward *f, weft_err *err)
 {
-    const size_t bytes = ((size_t)n * item_bytes + 63) / 64 * 64;
-    void *const at = b->base == NULL ? NULL : b->base + b->used;
-    b->used += bytes;
-    return at;
-}
-
-static float *take_floats(bump *b, int64_t rows, int64_t width)
-{
-    return take(b, rows * width, sizeof(float));
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-/* Widths that must hold for the wider of both geometries. */
-typedef struct widths {
-    int64_t q_latent, kv, gate, q, absorbed, latent_out, heads_out, rope;
-} widths;
-
-static widths attention_widths(const weft_model_config *c)
-{
-    widths w = {0};
+    const weft_model_config *const c = f->config;
     for (int32_t k = 0; k < WEFT_KINDS; k++) {
-        const weft_geometry *const g = &c->geometry[k];
         if (c->n_kind[k] == 0) continue;
-        const int64_t n_head = g->n_head;
-        const int64_t row = weft_config_row_width(c, (weft_kind)k);
-        w.q_latent = larger(w.q_latent, g->q_lora_rank);
-        w.kv = larger(w.kv, row);
-        w.gate = larger(w.gate, g->gate == WEFT_GATE_ELEMENTWISE
-                                    ? n_head * g->v_head_dim
-                                    : n_head);
-        w.q = larger(w.q, n_head * (g->qk_nope_head_dim + g->qk_rope_head_dim));
-        w.absorbed = larger(w.absorbed, n_head * row);
-        w.latent_out = larger(w.latent_out, n_head * g->kv_lora_rank);
-        w.heads_out = larger(w.heads_out, n_head * g->v_head_dim);
-        w.rope = larger(w.rope, g->qk_rope_head_dim / 2);
+        const int64_t n = c->geometry[k].qk_rope_head_dim / 2;
+        weft_config_inv_freq(c, (weft_kind)k, f->host.inv_freq[k]);
+        weft_memory_put(&f->memory, f->inv_freq[k], f->host.inv_freq[k],
+                        n * (int64_t)sizeof *f->inv_freq[k]);
     }
-    return w;
-}
-
-static void plan_attention(weft_forward *f, bump *b)
-{
-    const weft_model_config *const c = f->config;
-    const int64_t rows = f->options.max_rows;
-    const int64_t tile =
-        rows < WEFT_ATTN_TILE_ROWS ? rows : WEFT_ATTN_TILE_ROWS;
-    const widths w = attention_widths(c);
-    for (int32_t k = 0; k < WEFT_KINDS; k++) {
-        f->rows[k] = take(b, rows, sizeof *f->rows[k]);
-        f->inv_freq[k] = take_floats(b, 1, w.rope);
-        f->cos[k] = take_floats(b, rows, w.rope);
-        f->sin[k] = take_floats(b, rows, w.rope);
+    if (f->options.experts != NULL && f->row_of != NULL) {
+        const int32_t n = f->options.max_rows * c->top_k;
+        for (int32_t i = 0; i < n; i++) f->host.row_of[i] = i;
+        weft_memory_put(&f->memory, f->row_of, f->host.row_of,
+                        n * (int64_t)sizeof *f->row_of);
     }
-    f->q_latent = take_floats(b, rows, w.q_latent);
-    f->kv = take_floats(b, rows, w.kv);
-    f->gate = take_floats(b, rows, w.gate);
-    f->q = take_floats(b, rows, w.q);
-    f->q_absorbed = take_floats(b, tile, w.absorbed);
-    f->latent_out = take_floats(b, tile, w.latent_out);
-    f->heads_out = take_floats(b, rows, w.heads_out);
-    if (!c->dsa || c->n_kind[WEFT_FULL] == 0) return;
-    f->index_q =
-        take_floats(b, rows, (int64_t)c->index_n_head * c->index_head_dim);
-    f->index_k = take_floats(b, rows, c->index_head_dim);
-    f->index_w = take_floats(b, rows, c->index_n_head);
-    f->index_keys = take(b, rows * c->index_topk, sizeof(int32_t));
-    f->index_n_keys = take(b, rows, sizeof(int32_t));
-    const int64_t scratch =
-        (int64_t)f->options.n_threads * f->options.max_context;
-    f->index_scores = take_floats(b, scratch, 1);
-}
-
-static bool has_moe(const weft_model_config *c)
-{
-    for (int32_t l = c->first_layer; l < c->end_layer; l++)
-        if (c->moe[l]) return true;
-    return false;
-}
-
-static void plan_ffn(weft_forward *f, bump *b)
-{
-    const weft_model_config *const c = f->config;
-    const int64_t rows = f->options.max_rows;
-    const int64_t width =
-        larger(c->intermediate_size, c->shared_intermediate_size);
-    f->mlp_gate = take_floats(b, rows, width);
-    f->mlp_up = take_floats(b, rows, width);
-    if (!has_moe(c)) return;
-    const int64_t slots = rows * c->top_k;
-    f->shared_out = take_floats(b, rows, c->hidden_size);
-    f->router_logits = take_floats(b, rows, c->n_expert);
-    f->route_weights = take_floats(b, slots, 1);
-    f->route_experts = take(b, slots, sizeof(int32_t));
-    f->row_of = take(b, slots, sizeof(int32_t));
-    f->expert_out = take_floats(b, slots, c->hidden_size);
-    if (f->options.experts != NULL) return;
-    f->expert_rows = take(b, slots, sizeof(int32_t));
-    f->expert_first = take(b, c->n_expert + 1, sizeof(int32_t));
-    f->expert_gate = take_floats(b, slots, c->moe_intermediate_size);
-    f->expert_up = take_floats(b, slots, c->moe_intermediate_size);
-}
-
-/* The longest list of products of one run: one for each head, or two for each
- * expert, and the few of the shared parts. */
-static int64_t gemms_max(const weft_model_config *c, bool experts_here)
-{
-    int64_t n = experts_here ? 2 * (int64_t)c->n_expert : 0;
-    for (int32_t k = 0; k < WEFT_KINDS; k++)
-        if (c->n_kind[k] > 0) n = larger(n, c->geometry[k].n_head);
-    return n + 8;
-}
-
-static size_t plan(weft_forward *f, void *base)
-{
-    const weft_model_config *const c = f->config;
-    bump b = {.base = base};
-    const int64_t rows = f->options.max_rows;
-    f->gemms =
-        take(&b, gemms_max(c, f->options.experts == NULL), sizeof *f->gemms);
-    f->positions = take(&b, rows, sizeof(int32_t));
-    f->h = take_floats(&b, rows, c->hidden_size);
-    f->x = take_floats(&b, rows, c->hidden_size);
-    f->y = take_floats(&b, rows, c->hidden_size);
-    plan_attention(f, &b);
-    plan_ffn(f, &b);
-    const int64_t n = f->options.max_logits_rows;
-    f->final = take_floats(&b, n, c->hidden_size);
-    f->logits = take_floats(&b, n, c->vocab_size);
-    f->stats = take(&b, n, sizeof *f->stats);
-    return b.used;
-}
-
-int64_t weft_forward_bytes(const weft_model_config *config,
-                           const weft_forward_options *options)
-{
-    weft_forward f = {
-        .config = config, .options = *options, .threads = options->threads};
-    return (int64_t)(plan(&f, NULL) + sizeof f);
+    return weft_memory_sync(&f->memory, err);
 }
 
 weft_status weft_forward_create(const weft_model_config *config,
@@ -177,23 +48,12 @@ weft_status weft_forward_create(const weft_model_config *config,
         options->profile == WEFT_PROFILE_BF16 && options->ops->bf16_inputs
             ? WEFT_ROUND_BF16
             : WEFT_ROUND_NONE;
-    const size_t bytes = plan(f, NULL);
-    f->memory = weft_mem_new_aligned(64, bytes);
-    if (f->memory == NULL) {
-        weft_mem_free(f);
-        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
-                         "step buffers: no memory for %zu bytes", bytes);
+    weft_status st = weft_forward_take_memory(f, err);
+    if (st == WEFT_OK) st = put_constants(f, err);
+    if (st != WEFT_OK) {
+        weft_forward_destroy(f);
+        return st;
     }
-#ifndef NDEBUG
-    memset(f->memory, 0xff, bytes);
-#endif
-    (void)plan(f, f->memory);
-    for (int32_t k = 0; k < WEFT_KINDS; k++)
-        if (config->n_kind[k] > 0)
-            weft_config_inv_freq(config, (weft_kind)k, f->inv_freq[k]);
-    if (options->experts != NULL && f->row_of != NULL)
-        for (int32_t i = 0; i < options->max_rows * config->top_k; i++)
-            f->row_of[i] = i;
     *forward_out = f;
     return WEFT_OK;
 }
@@ -201,7 +61,7 @@ weft_status weft_forward_create(const weft_model_config *config,
 void weft_forward_destroy(weft_forward *forward)
 {
     if (forward == NULL) return;
-    weft_mem_free(forward->memory);
+    weft_forward_free_memory(forward);
     weft_mem_free(forward);
 }
 
@@ -215,8 +75,9 @@ void weft_forward_set_hooks(weft_forward *forward,
 static void set_rows(weft_forward *f, const weft_batch *batch)
 {
     const weft_model_config *const c = f->config;
-    memcpy(f->positions, batch->positions,
-           (size_t)batch->n_rows * sizeof *f->positions);
+    const int64_t ids_bytes = batch->n_rows * (int64_t)sizeof *f->ids;
+    memcpy(f->host.positions, batch->positions, (size_t)ids_bytes);
+    weft_memory_put(&f->memory, f->positions, f->host.positions, ids_bytes);
     f->n_positions = 0;
     for (int32_t r = 0; r < batch->n_rows; r++)
         if (batch->positions[r] >= f->n_positions)
@@ -226,12 +87,13 @@ static void set_rows(weft_forward *f, const weft_batch *batch)
         for (int32_t r = 0; r < batch->n_rows; r++) {
             const int32_t p = batch->positions[r];
             const bool cut = k == WEFT_WINDOW && c->window > 0;
-            f->rows[k][r] = (weft_row){
+            f->host.rows[k][r] = (weft_row){
                 .pages = batch->pages[k][r],
                 .position = p,
                 .first = cut && p >= c->window ? p - c->window + 1 : 0,
             };
         }
+        weft_forward_put_rows(f, batch, k);
         const weft_rope_table table = {
             .positions = f->positions,
             .inv_freq = f->inv_freq[k],
@@ -285,14 +147,18 @@ static void begin_step(weft_forward *f, const weft_batch *batch)
     f->n_rows = n;
     set_rows(f, batch);
     if (batch->hidden != NULL) {
-        memcpy(f->h, batch->hidden,
-               (size_t)n * (size_t)c->hidden_size * sizeof *f->h);
+        const int64_t bytes = (int64_t)n * c->hidden_size * SIZE_OF_FLOAT;
+        memcpy(f->host.h, batch->hidden, (size_t)bytes);
+        weft_memory_put(&f->memory, f->h, f->host.h, bytes);
         return;
     }
     WEFT_ASSERT(f->weights->embed != NULL);
+    memcpy(f->host.ids, batch->tokens, (size_t)n * sizeof *f->ids);
+    weft_memory_put(&f->memory, f->ids, f->host.ids,
+                    n * (int64_t)sizeof *f->ids);
     const weft_embed embed = {
         .table = f->weights->embed,
-        .ids = batch->tokens,
+        .ids = f->ids,
         .y = f->h,
         .dtype = f->weights->embed_dtype,
         .y_stride = c->hidden_size,
@@ -318,8 +184,9 @@ static weft_status end_layer(weft_forward *f, int32_t l, weft_err *err)
 {
     WEFT_TRY(weft_forward_ffn_collect(f, err));
     add_rows(f, f->n_rows);
-    if (f->hooks.layer_out != NULL)
-        f->hooks.layer_out(f->hooks.arg, l, f->h, f->n_rows);
+    if (f->hooks.layer_out == NULL) return WEFT_OK;
+    WEFT_TRY(weft_forward_fetch_hidden(f, err));
+    f->hooks.layer_out(f->hooks.arg, l, f->host.h, f->n_rows);
     return WEFT_OK;
 }
 
@@ -332,7 +199,7 @@ weft_status weft_forward_step(weft_forward *f, const weft_batch *batch,
         begin_layer(f, l);
         WEFT_TRY(end_layer(f, l, err));
     }
-    return WEFT_OK;
+    return weft_memory_sync(&f->memory, err);
 }
 
 /* Whose experts are still away when the other has failed: what was asked is
@@ -366,26 +233,35 @@ weft_status weft_forward_step_pair(weft_forward *a, const weft_batch *batch_a,
     if (st != WEFT_OK) {
         abandon(a);
         abandon(b);
+        return st;
     }
-    return st;
+    return weft_memory_sync(&a->memory, err);
 }
 
 const float *weft_forward_hidden(const weft_forward *forward)
 {
-    return forward->h;
+    return forward->host.h;
 }
 
-/* Row by row: the chosen rows are rarely neighbours. */
-static void norm_final(weft_forward *f, const float *h, int32_t i)
+weft_status weft_forward_fetch_hidden(weft_forward *f, weft_err *err)
+{
+    weft_memory_get(&f->memory, f->host.h, f->h,
+                    (int64_t)f->n_rows * f->config->hidden_size *
+                        SIZE_OF_FLOAT);
+    return weft_memory_sync(&f->memory, err);
+}
+
+/* n rows that lie side by side into `final`. */
+static void norm_final(weft_forward *f, const float *h, int32_t to, int32_t n)
 {
     const weft_model_config *const c = f->config;
     const weft_rms_norm norm = {
         .x = h,
         .w = f->weights->final_norm,
-        .y = f->final + (int64_t)i * c->hidden_size,
+        .y = f->final + (int64_t)to * c->hidden_size,
         .x_stride = c->hidden_size,
         .y_stride = c->hidden_size,
-        .n_row = 1,
+        .n_row = n,
         .width = c->hidden_size,
         .eps = c->rms_norm_eps,
         .scale = 1.0F,
@@ -394,10 +270,68 @@ static void norm_final(weft_forward *f, const float *h, int32_t i)
     f->ops->rms_norm(f->threads, &norm);
 }
 
-static const float *final_logits(weft_forward *f, int32_t n,
-                                 const weft_vocab_stat **stats_out)
+/* Rows of the last step are on the device already. */
+static bool are_own(const weft_forward *f, const float *const *hidden,
+                    int32_t n)
+{
+    const float *const end =
+        f->host.h + (int64_t)f->n_rows * f->config->hidden_size;
+    for (int32_t i = 0; i < n; i++)
+        if (hidden[i] < f->host.h || hidden[i] >= end) return false;
+    return true;
+}
+
+static void gather_own(weft_forward *f, const float *const *hidden, int32_t n)
+{
+    const int64_t width = f->config->hidden_size;
+    for (int32_t i = 0; i < n; i++)
+        f->host.ids[i] = (int32_t)((hidden[i] - f->host.h) / width);
+    weft_memory_put(&f->memory, f->ids, f->host.ids,
+                    n * (int64_t)sizeof *f->ids);
+    const weft_embed gather = {
+        .table = f->h,
+        .ids = f->ids,
+        .y = f->final,
+        .dtype = WEFT_F32,
+        .y_stride = width,
+        .n_row = n,
+        .width = f->config->hidden_size,
+    };
+    f->ops->embed(f->threads, &gather);
+}
+
+static void put_foreign(weft_forward *f, const float *const *hidden, int32_t n)
+{
+    const int64_t width = f->config->hidden_size;
+    for (int32_t i = 0; i < n; i++)
+        memcpy(f->host.final + i * width, hidden[i],
+               (size_t)(width * SIZE_OF_FLOAT));
+    weft_memory_put(&f->memory, f->final, f->host.final,
+                    n * width * SIZE_OF_FLOAT);
+}
+
+/* The chosen rows, normed, into `final`. */
+static void take_final(weft_forward *f, const float *const *hidden, int32_t n)
+{
+    if (weft_memory_is_host(&f->memory)) {
+        for (int32_t i = 0; i < n; i++) norm_final(f, hidden[i], i, 1);
+        return;
+    }
+    if (are_own(f, hidden, n))
+        gather_own(f, hidden, n);
+    else
+        put_foreign(f, hidden, n);
+    norm_final(f, f->final, 0, n);
+}
+
+weft_status weft_forward_logits_of(weft_forward *f, const float *const *hidden,
+                                   int32_t n, const float **logits_out,
+                                   const weft_vocab_stat **stats_out,
+                                   weft_err *err)
 {
     const weft_model_config *const c = f->config;
+    WEFT_ASSERT(n >= 1 && n <= f->options.max_logits_rows);
+    take_final(f, hidden, n);
     const weft_gemm gemm = {
         .w = &f->weights->lm_head,
         .x = f->final,
@@ -417,24 +351,11 @@ static const float *final_logits(weft_forward *f, int32_t n,
         .vocab = c->vocab_size,
     };
     f->ops->vocab(f->threads, &vocab);
-    *stats_out = f->stats;
-    return f->logits;
-}
-
-const float *weft_forward_logits(weft_forward *f, const int32_t *rows,
-                                 int32_t n, const weft_vocab_stat **stats_out)
-{
-    WEFT_ASSERT(n >= 1 && n <= f->options.max_logits_rows);
-    for (int32_t i = 0; i < n; i++)
-        norm_final(f, f->h + (int64_t)rows[i] * f->config->hidden_size, i);
-    return final_logits(f, n, stats_out);
-}
-
-const float *weft_forward_logits_of(weft_forward *f, const float *const *hidden,
-                                    int32_t n,
-                                    const weft_vocab_stat **stats_out)
-{
-    WEFT_ASSERT(n >= 1 && n <= f->options.max_logits_rows);
-    for (int32_t i = 0; i < n; i++) norm_final(f, hidden[i], i);
-    return final_logits(f, n, stats_out);
+    weft_memory_get(&f->memory, f->host.logits, f->logits,
+                    (int64_t)n * c->vocab_size * SIZE_OF_FLOAT);
+    weft_memory_get(&f->memory, f->host.stats, f->stats,
+                    n * (int64_t)sizeof *f->stats);
+    *logits_out = f->host.logits;
+    *stats_out = f->host.stats;
+    return weft_memory_sync(&f->memory, err);
 }

@@ -45,6 +45,9 @@ typedef struct weft_forward_options {
     int32_t max_context;
     weft_profile profile;
     const weft_ops *ops;
+    const weft_memory *memory; /* of the ops, borrowed; NULL: the host's */
+    /* Of a device alone: sequences of one step, and tokens of a KV page. */
+    int32_t max_sequences, page_tokens;
     weft_threads *threads; /* borrowed */
     int32_t n_threads;     /* of `threads`, which may be absent for sizes */
     /* Routed experts are computed there; NULL: here, from weights. */
@@ -52,11 +55,14 @@ typedef struct weft_forward_options {
     int32_t lane;                /* of its calls */
 } weft_forward_options;
 
-/* Bytes of the step's buffers. */
+/* Host bytes of the step's buffers; and those of a device, if there is one and
+ * device_bytes_out is not NULL. */
 int64_t weft_forward_bytes(const weft_model_config *config,
-                           const weft_forward_options *options);
+                           const weft_forward_options *options,
+                           int64_t *device_bytes_out);
 
-/* config, weights and store are borrowed until destroy. */
+/* config, weights and store are borrowed until destroy. With a device, create
+ * and all that follows are of one thread, which is bound to it. */
 WEFT_MUST_CHECK weft_status weft_forward_create(
     const weft_model_config *config, const weft_weights *weights,
     const weft_kv_store *store, const weft_forward_options *options,
@@ -78,7 +84,8 @@ typedef struct weft_batch {
 
 /* Compute the config's layers [first_layer, end_layer); caches are written.
  * The hidden rows stay inside until the next call. UNAVAILABLE, CANCELLED: from
- * experts elsewhere; the same step may be computed again and gives the same. */
+ * experts elsewhere; the same step may be computed again and gives the same.
+ * INTERNAL: the device is of no use any more. */
 WEFT_MUST_CHECK weft_status weft_forward_step(weft_forward *forward,
                                               const weft_batch *batch,
                                               weft_err *err);
@@ -94,17 +101,19 @@ WEFT_MUST_CHECK weft_status weft_forward_step_pair(weft_forward *a,
                                                    weft_err *err);
 
 /* [n_rows, hidden] of the last step, before the final norm; borrowed until the
- * next one. */
+ * next one. With a device the values are there after fetch; a row's place
+ * serves logits_of without it. */
 const float *weft_forward_hidden(const weft_forward *forward);
+/* INTERNAL: the device is of no use any more. */
+WEFT_MUST_CHECK weft_status weft_forward_fetch_hidden(weft_forward *forward,
+                                                      weft_err *err);
 
-/* Final norm and vocabulary logits of n chosen rows of the last step,
- * n <= max_logits_rows: [n, vocab], borrowed until the next call; and what
- * sampling needs to know of each row. */
-const float *weft_forward_logits(weft_forward *forward, const int32_t *rows,
-                                 int32_t n, const weft_vocab_stat **stats_out);
-/* The same of rows that another stage gave: hidden [n] points to rows. */
-const float *weft_forward_logits_of(weft_forward *forward,
-                                    const float *const *hidden, int32_t n,
-                                    const weft_vocab_stat **stats_out);
+/* Final norm and vocabulary logits of n chosen rows, n <= max_logits_rows:
+ * [n, vocab], borrowed until the next call; and what sampling needs to know of
+ * each row. hidden [n] points to rows, of the last step or of another stage.
+ * INTERNAL: the device is of no use any more. */
+WEFT_MUST_CHECK weft_status weft_forward_logits_of(
+    weft_forward *forward, const float *const *hidden, int32_t n,
+    const float **logits_out, const weft_vocab_stat **stats_out, weft_err *err);
 
 #endif

@@ -3,6 +3,7 @@
 #ifndef WEFT_SHARD_MODEL_FORWARD_INTERNAL_H
 #define WEFT_SHARD_MODEL_FORWARD_INTERNAL_H
 
+#include "node/base/check.h"
 #include "shard/model/forward.h"
 
 /* Attention takes its rows in tiles, since an absorbed query is wide
@@ -20,11 +21,15 @@ struct weft_forward {
     weft_round round;
     weft_forward_hooks hooks;
 
-    void *memory; /* all buffers below, one block */
-    weft_gemm *gemms;
-    int32_t *positions;          /* the step's own copy */
-    weft_row *rows[WEFT_KINDS];  /* of the step, keys filled per layer */
-    float *inv_freq[WEFT_KINDS]; /* [rope / 2] */
+    weft_memory memory;         /* of the ops */
+    int64_t pages_max;          /* entries of page tables that one step needs */
+    void *ops_block;            /* all buffers below, one block */
+    void *host_block;           /* those of `host`; NULL: the same */
+    weft_gemm *gemms;           /* the host's */
+    int32_t *positions, *ids;   /* the step's own copies */
+    weft_row *rows[WEFT_KINDS]; /* of the step, keys filled per layer */
+    int64_t *pages[WEFT_KINDS]; /* of a device: the rows' page tables */
+    float *inv_freq[WEFT_KINDS];              /* [rope / 2] */
     float *cos[WEFT_KINDS], *sin[WEFT_KINDS]; /* [rows, rope / 2] */
 
     float *h; /* [rows, hidden]: the residual stream */
@@ -54,11 +59,32 @@ struct weft_forward {
     float *logits;
     weft_vocab_stat *stats;
 
+    /* What the host reads or writes of the above; see forward_memory.c. */
+    struct {
+        int32_t *positions, *ids, *index_keys, *index_n_keys, *route_experts,
+            *row_of;
+        int64_t *pages[WEFT_KINDS];
+        weft_row *rows[WEFT_KINDS];
+        float *inv_freq[WEFT_KINDS], *h, *x, *route_weights, *expert_out,
+            *final, *logits;
+        weft_vocab_stat *stats;
+    } host;
+
     int32_t n_rows;         /* of the step */
     int32_t n_positions;    /* no row of the step is at such a position */
     bool is_away;           /* call has been dispatched and not collected */
     weft_experts_call call; /* of experts elsewhere */
+    weft_status ask_status; /* of bringing the question to the host */
+    weft_err ask_err;
 };
+
+/* Limits and buffers, from config and options. RESOURCE_EXHAUSTED. */
+WEFT_MUST_CHECK weft_status weft_forward_take_memory(weft_forward *f,
+                                                     weft_err *err);
+void weft_forward_free_memory(weft_forward *f);
+
+/* The rows of kind k, filled in on the host, go to the ops. */
+void weft_forward_put_rows(weft_forward *f, const weft_batch *batch, int32_t k);
 
 /* y = x times w, for rows of x that lie side by side. */
 static inline weft_gemm weft_forward_product(const weft_forward *f,

@@ -126,6 +126,14 @@ static weft_outcome look(weft_engine *e, uint64_t idle_ns)
     return WEFT_STEP_DONE;
 }
 
+void weft_engine_break(weft_engine *e, const weft_err *err)
+{
+    if (!e->broken)
+        weft_log(WEFT_LOG_ERROR, "engine", "device_failed", "reason \"%s\"",
+                 err->text);
+    e->broken = true;
+}
+
 static weft_outcome compute_somehow(weft_engine *e)
 {
     for (e->attempt = 0;; e->attempt++) {
@@ -135,6 +143,10 @@ static weft_outcome compute_somehow(weft_engine *e)
         const bool began = st == WEFT_OK;
         if (began) st = try_once(e, &err);
         if (st == WEFT_OK) return WEFT_STEP_DONE;
+        if (st == WEFT_INTERNAL) {
+            weft_engine_break(e, &err);
+            return WEFT_STEP_BROKEN;
+        }
         say_stuck(e, &err);
         /* What failed half way may do at once what has changed; what could not
          * even begin waits for a change. */
@@ -150,9 +162,9 @@ weft_outcome weft_engine_compute(weft_engine *e)
     if (e->experts == NULL && e->options.stages == NULL) {
         weft_err err = {0};
         e->attempt = 0;
-        const weft_status st = compute_here(e, lay_out(e), &err);
-        WEFT_ASSERT(st == WEFT_OK);
-        return WEFT_STEP_DONE;
+        if (compute_here(e, lay_out(e), &err) == WEFT_OK) return WEFT_STEP_DONE;
+        weft_engine_break(e, &err);
+        return WEFT_STEP_BROKEN;
     }
     const weft_outcome outcome = compute_somehow(e);
     if (e->said_stuck && outcome != WEFT_STEP_STOPPED)

@@ -31,8 +31,16 @@ int64_t weft_engine_overhead_bytes(const weft_model_config *config,
     int64_t sequence = (int64_t)options->max_context * (int64_t)sizeof(int32_t);
     for (int32_t k = 0; k < WEFT_KINDS; k++)
         if (config->n_kind[k] > 0) sequence += pages * (int64_t)sizeof(int64_t);
-    return weft_layers_bytes(config, options) + options->max_seqs * sequence +
-           FIXED_BYTES;
+    return weft_layers_bytes(config, options, NULL) +
+           options->max_seqs * sequence + FIXED_BYTES;
+}
+
+int64_t weft_engine_device_bytes(const weft_model_config *config,
+                                 const weft_engine_options *options)
+{
+    int64_t device_bytes = 0;
+    (void)weft_layers_bytes(config, options, &device_bytes);
+    return device_bytes;
 }
 
 static weft_dtype kv_dtype(const weft_engine_options *options)
@@ -125,7 +133,7 @@ static weft_status create_parts(weft_engine *e, const weft_weights *weights,
 static bool is_whole(const weft_engine *e)
 {
     const weft_engine_options *const o = &e->options;
-    if (e->stuck) return false;
+    if (e->stuck || e->broken) return false;
     if (o->stages != NULL && !weft_stages_is_whole(o->stages)) return false;
     if (o->exchange == NULL) return true;
     weft_exchange_state state;
@@ -263,6 +271,10 @@ static void sleep_a_while(weft_engine *e)
 static void *loop(void *arg)
 {
     weft_engine *const e = arg;
+    weft_err err = {0};
+    if (e->options.memory != NULL &&
+        weft_memory_bind(e->options.memory, &err) != WEFT_OK)
+        weft_engine_break(e, &err);
     while (!atomic_load(&e->stop)) {
         weft_engine_take_messages(e);
         weft_plan plan = {0};

@@ -21,7 +21,7 @@
 #ifndef WEFT_SHARD_STEP_ENGINE_H
 #define WEFT_SHARD_STEP_ENGINE_H
 
-#include "kernels/ops.h"
+#include "kernels/memory.h"
 #include "node/base/gen.h"
 #include "shard/kv/kv.h"
 #include "shard/load/weights.h"
@@ -35,6 +35,8 @@ typedef struct weft_engine_options {
     int32_t threads;
     weft_profile profile;
     const weft_ops *ops;
+    const weft_memory *memory; /* of the ops, borrowed; NULL: the host's. Who
+                                  creates and stops the engine is bound to it */
     /* The rest of the group and of the pool. All borrowed until destroy. */
     struct weft_stages *stages;     /* NULL: one stage, this one */
     const int64_t *stage_kv_bytes;  /* [n_stages - 1]: of stages 1 ... */
@@ -60,10 +62,13 @@ typedef struct weft_event_sink {
  */
 typedef void (*weft_step_fn)(void *arg, uint64_t step_ns, int32_t n_rows);
 
-/* Bytes that an engine takes beside weights and the KV budget: step buffers,
- * tables, stacks. What `weft check` prints as the stated constant. */
+/* Host bytes that an engine takes beside weights and the KV budget: step
+ * buffers, tables, stacks. What `weft check` prints as the stated constant. */
 int64_t weft_engine_overhead_bytes(const weft_model_config *config,
                                    const weft_engine_options *options);
+/* Bytes of a device that it takes beside weights and the KV budget. */
+int64_t weft_engine_device_bytes(const weft_model_config *config,
+                                 const weft_engine_options *options);
 
 /* The KV pages that an engine with these options has. INVALID_ARGUMENT: as
  * weft_kv_layout_make. */

@@ -50,6 +50,7 @@ struct weft_engine {
     uint64_t step, epoch;
     uint32_t attempt;
     bool stuck, said_stuck;
+    bool broken; /* its device is of no use any more */
     uint64_t said_stuck_ns;
     int32_t n_wanted;
     int32_t *wanted_rows; /* [max_rows]: row numbers */
@@ -68,6 +69,8 @@ void weft_engine_publish(weft_engine *e, bool idle);
 
 /* Compute what the plan says and tell the results. */
 void weft_engine_run_plan(weft_engine *e, const weft_plan *plan);
+/* Its device is of no use any more: said once. */
+void weft_engine_break(weft_engine *e, const weft_err *err);
 /* All jobs go back to the router. */
 void weft_engine_give_back(weft_engine *e);
 
@@ -76,6 +79,7 @@ typedef enum weft_outcome {
     WEFT_STEP_DROPPED, /* nobody wants it any more */
     WEFT_STEP_LOST,    /* the group has lost its cache rows */
     WEFT_STEP_STOPPED, /* the engine ends */
+    WEFT_STEP_BROKEN,  /* the device is of no use any more */
 } weft_outcome;
 
 /* Compute e->plan until it is done: wanted rows are then in wanted_hidden. */

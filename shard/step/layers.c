@@ -22,6 +22,9 @@ static weft_forward_options forward_options(const weft_engine_options *o,
         .max_context = o->max_context,
         .profile = o->profile,
         .ops = o->ops,
+        .memory = o->memory,
+        .max_sequences = o->max_seqs,
+        .page_tokens = o->page_tokens,
         .threads = threads,
         .n_threads = o->threads,
     };
@@ -42,18 +45,21 @@ static bool has_experts_elsewhere(const weft_engine_options *o)
 }
 
 int64_t weft_layers_bytes(const weft_model_config *config,
-                          const weft_engine_options *options)
+                          const weft_engine_options *options,
+                          int64_t *device_bytes_out)
 {
+    int64_t device = 0, device_second = 0;
     /* Which experts they are does not matter for a size; that they are
      * elsewhere does. */
     const weft_experts elsewhere = {0};
     weft_forward_options f = forward_options(options, NULL);
     if (has_experts_elsewhere(options)) f.experts = &elsewhere;
-    int64_t bytes = weft_forward_bytes(config, &f);
+    int64_t bytes = weft_forward_bytes(config, &f, &device);
     if (has_experts_elsewhere(options)) {
         const weft_forward_options s = second_options(f);
-        bytes += weft_forward_bytes(config, &s);
+        bytes += weft_forward_bytes(config, &s, &device_second);
     }
+    if (device_bytes_out != NULL) *device_bytes_out = device + device_second;
     return bytes;
 }
 
@@ -87,8 +93,11 @@ weft_status weft_layers_init(weft_layers *l, const weft_model_config *config,
     WEFT_TRY(init_rows(l, err));
     weft_kv_stats stats;
     weft_kv_pool_get_stats(space->pool, &stats);
-    WEFT_TRY(weft_kv_store_create(&space->layout, stats.total_bytes, &l->store,
-                                  err));
+    WEFT_TRY(weft_kv_store_create(&space->layout, stats.total_bytes,
+                                  options->memory, &l->store, err));
+    /* Who sends hidden rows on to another stage reads them on the host. */
+    l->fetches = options->memory != NULL &&
+                 config->end_layer - config->first_layer < config->n_layer;
     WEFT_TRY(
         weft_forward_create(config, weights, l->store, &f, &l->forward, err));
     if (experts == NULL) return WEFT_OK;
@@ -126,7 +135,9 @@ weft_status weft_layers_compute(weft_layers *l, int32_t first, int32_t n,
     if (l->second == NULL || n < 2 || n < l->pair_rows) {
         const weft_batch batch = batch_of(l, first, n, hidden);
         l->split = n;
-        return weft_forward_step(l->forward, &batch, err);
+        WEFT_TRY(weft_forward_step(l->forward, &batch, err));
+        return l->fetches ? weft_forward_fetch_hidden(l->forward, err)
+                          : WEFT_OK;
     }
     const int32_t half = (n + 1) / 2;
     const float *const rest =
@@ -134,7 +145,10 @@ weft_status weft_layers_compute(weft_layers *l, int32_t first, int32_t n,
     const weft_batch a = batch_of(l, first, half, hidden);
     const weft_batch b = batch_of(l, first + half, n - half, rest);
     l->split = half;
-    return weft_forward_step_pair(l->forward, &a, l->second, &b, err);
+    WEFT_TRY(weft_forward_step_pair(l->forward, &a, l->second, &b, err));
+    if (!l->fetches) return WEFT_OK;
+    WEFT_TRY(weft_forward_fetch_hidden(l->forward, err));
+    return weft_forward_fetch_hidden(l->second, err);
 }
 
 const float *weft_layers_row(const weft_layers *l, int32_t r)

@@ -23,6 +23,7 @@ typedef struct weft_layers {
     weft_forward *second; /* the other half; NULL: experts are here */
     int32_t max_rows, max_logits_rows;
     int32_t pair_rows; /* of a call, from which on halves take turns */
+    bool fetches;      /* hidden rows of a device are wanted on the host */
     int32_t split;     /* rows of the last call that are in `forward` */
 
     /* [max_rows]: the rows of the step */
@@ -30,9 +31,11 @@ typedef struct weft_layers {
     const int64_t **pages[WEFT_KINDS]; /* page table of each row's sequence */
 } weft_layers;
 
-/* Bytes that init takes beside the arena. */
+/* Host bytes that init takes beside the arena; and a device's, if
+ * device_bytes_out is not NULL. */
 int64_t weft_layers_bytes(const weft_model_config *config,
-                          const weft_engine_options *options);
+                          const weft_engine_options *options,
+                          int64_t *device_bytes_out);
 
 /* config and weights are borrowed. `experts` NULL: they are in the weights.
  * End with weft_layers_deinit, also after a failure. */

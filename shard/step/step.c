@@ -113,6 +113,15 @@ static weft_status take_row(weft_engine *e, const weft_piece *p,
     return WEFT_OK;
 }
 
+/* Jobs of the step that are still there. */
+static void fail_all(weft_engine *e, const weft_plan *plan)
+{
+    for (int32_t i = 0; i < plan->n_pieces; i++)
+        if (!e->failed[i])
+            fail_job(e, i, &plan->pieces[i], WEFT_INTERNAL,
+                     "the device failed; the log says how");
+}
+
 static void take_logits(weft_engine *e, const weft_plan *plan)
 {
     const int32_t most = e->layers.max_logits_rows;
@@ -120,8 +129,14 @@ static void take_logits(weft_engine *e, const weft_plan *plan)
         const int32_t left = e->n_wanted - done;
         const int32_t some = left < most ? left : most;
         const weft_vocab_stat *stats = NULL;
-        const float *const logits = weft_forward_logits_of(
-            e->layers.forward, e->wanted_hidden + done, some, &stats);
+        const float *logits = NULL;
+        weft_err why = {0};
+        if (weft_forward_logits_of(e->layers.forward, e->wanted_hidden + done,
+                                   some, &logits, &stats, &why) != WEFT_OK) {
+            weft_engine_break(e, &why);
+            fail_all(e, plan);
+            return;
+        }
         for (int32_t i = 0; i < some; i++) {
             const weft_wanted_row *const w = &e->wanted[done + i];
             const weft_piece *const p = &plan->pieces[w->piece];
@@ -151,8 +166,9 @@ void weft_engine_run_plan(weft_engine *e, const weft_plan *plan)
         return;
     }
     if (outcome == WEFT_STEP_DONE) take_logits(e, plan);
+    if (outcome == WEFT_STEP_BROKEN) fail_all(e, plan);
     weft_sched_step_done(e->sched);
-    if (outcome == WEFT_STEP_DROPPED) return;
+    if (outcome == WEFT_STEP_DROPPED || outcome == WEFT_STEP_BROKEN) return;
     e->n_steps++;
     if (e->on_step != NULL)
         e->on_step(e->on_step_arg, weft_clock_now_ns() - begin_ns,

@@ -238,7 +238,7 @@ static int64_t forward_bytes(const weft_model_config *c,
                                           .max_context = 256,
                                           .n_threads = 1,
                                           .experts = experts};
-    return weft_forward_bytes(c, &options);
+    return weft_forward_bytes(c, &options, NULL);
 }
 
 START_TEST(step_buffers_follow_what_is_computed_here)

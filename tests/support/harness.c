@@ -186,7 +186,8 @@ float *harness_forward(const harness *h, const int32_t *ids, int32_t n,
                            &space.pool, &err));
     weft_kv_stats stats;
     weft_kv_pool_get_stats(space.pool, &stats);
-    OK(weft_kv_store_create(&space.layout, stats.total_bytes, &store, &err));
+    OK(weft_kv_store_create(&space.layout, stats.total_bytes, NULL, &store,
+                            &err));
     OK(weft_kv_table_init(&table, &spaces, n, &err));
     OK(weft_kv_table_grow(&table, &spaces, n));
     OK(weft_threads_create(1, &threads, &err));
@@ -215,8 +216,13 @@ float *harness_forward(const harness *h, const int32_t *ids, int32_t n,
                               .pages = {pages[0], pages[1]}};
     OK(weft_forward_step(forward, &batch, &err));
     const weft_vocab_stat *row_stats = NULL;
-    const float *const logits =
-        weft_forward_logits(forward, positions, n, &row_stats);
+    const float *logits = NULL;
+    const float **const rows = weft_mem_new((size_t)n, sizeof *rows);
+    for (int32_t r = 0; r < n; r++)
+        rows[r] =
+            weft_forward_hidden(forward) + (int64_t)r * h->config.hidden_size;
+    OK(weft_forward_logits_of(forward, rows, n, &logits, &row_stats, &err));
+    weft_mem_free(rows);
     const size_t count = (size_t)n * (size_t)h->config.vocab_size;
     float *const copy = weft_mem_new(count, sizeof *copy);
     memcpy(copy, logits, count * sizeof *copy);

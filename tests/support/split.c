@@ -228,8 +228,8 @@ static void open_cache(split_stage *s, weft_profile profile, int32_t max_rows)
     const int64_t slabs = 2 * (int64_t)s->n_pages;
     OK(weft_kv_pool_create(&s->layout, slabs * s->layout.slab_bytes, &s->pool,
                            &err));
-    OK(weft_kv_store_create(&s->layout, slabs * s->layout.slab_bytes, &s->store,
-                            &err));
+    OK(weft_kv_store_create(&s->layout, slabs * s->layout.slab_bytes, NULL,
+                            &s->store, &err));
     for (int32_t k = 0; k < WEFT_KINDS; k++) {
         if (s->config.n_kind[k] == 0) continue;
         s->pages[k] = weft_mem_new((size_t)s->n_pages, sizeof *s->pages[k]);
@@ -353,16 +353,13 @@ static void logits_of(split_model *m, const float *hidden, int32_t n,
     for (int32_t done = 0; done < n; done += LOGITS_ROWS) {
         const int32_t some = n - done < LOGITS_ROWS ? n - done : LOGITS_ROWS;
         const float *rows[LOGITS_ROWS], *logits = NULL;
-        int32_t numbers[LOGITS_ROWS];
         const weft_vocab_stat *stats = NULL;
-        for (int32_t i = 0; i < some; i++) {
-            rows[i] = hidden + (int64_t)(done + i) * c->hidden_size;
-            numbers[i] = done + i;
-        }
-        logits = foreign ? weft_forward_logits_of(m->stages[0].lanes[1], rows,
-                                                  some, &stats)
-                         : weft_forward_logits(m->stages[0].lanes[0], numbers,
-                                               some, &stats);
+        const float *const from =
+            foreign ? hidden : weft_forward_hidden(m->stages[0].lanes[0]);
+        for (int32_t i = 0; i < some; i++)
+            rows[i] = from + (int64_t)(done + i) * c->hidden_size;
+        OK(weft_forward_logits_of(m->stages[0].lanes[foreign ? 1 : 0], rows,
+                                  some, &logits, &stats, &err));
         memcpy(logits_out + (int64_t)done * c->vocab_size, logits,
                (size_t)some * (size_t)c->vocab_size * sizeof *logits);
         for (int32_t i = 0; i < some; i++)
