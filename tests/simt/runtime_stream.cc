@@ -1,0 +1,409 @@
+// runtime_stream.cc - streams and events of the stand-in: ops wait in lists
+// until somebody waits for them (runtime.h).
+#include "tests/simt/runtime.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+
+namespace simt
+{
+
+namespace
+{
+
+struct streams {
+    std::vector<cudaStream_t> all;
+    CUstream_st unnamed;
+    std::mutex kernels; // one runs at a time
+};
+streams &list()
+{
+    static streams it;
+    return it;
+}
+
+bool is_lazy()
+{
+    const char *const text = getenv("WEFT_SIMT_LAZY");
+    return text == nullptr || strcmp(text, "0") != 0;
+}
+
+int64_t clock_ns()
+{
+    timespec t;
+    (void)clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+// What failed before leaves nothing more to run.
+void run_one(const op &what)
+{
+    if (lost() != cudaSuccess) return;
+    if (!what.kernel) {
+        what.work();
+        return;
+    }
+    const std::lock_guard<std::mutex> hold(list().kernels);
+    if (fault("async"))
+        lose_device(cudaErrorIllegalAddress);
+    else
+        what.work();
+}
+
+// Runs ops until `enough`, or none is left. Another thread may be at it: then
+// this one waits for it.
+template <typename F> void run_until(cudaStream_t stream, const F &enough)
+{
+    std::unique_lock<std::mutex> hold(state());
+    memory_open();
+    for (;;) {
+        stream->idle.wait(hold, [stream] { return !stream->busy; });
+        if (stream->ops.empty() || enough()) break;
+        const op what = std::move(stream->ops.front());
+        stream->ops.pop_front();
+        stream->busy = true;
+        hold.unlock();
+        run_one(what);
+        hold.lock();
+        stream->busy = false;
+        stream->idle.notify_all();
+    }
+    memory_close();
+}
+
+// Streams that must be done before an op of `stream` may run: the stream of no
+// name and blocking ones are in one order.
+std::vector<cudaStream_t> before(cudaStream_t stream)
+{
+    std::vector<cudaStream_t> out;
+    streams &s = list();
+    if (stream != &s.unnamed) {
+        if (stream->blocking && !s.unnamed.ops.empty())
+            out.push_back(&s.unnamed);
+        return out;
+    }
+    for (const cudaStream_t other : s.all)
+        if (other->blocking && !other->ops.empty()) out.push_back(other);
+    return out;
+}
+
+} // namespace
+
+cudaStream_t find_stream(cudaStream_t stream)
+{
+    streams &s = list();
+    if (stream == nullptr) return &s.unnamed;
+    return std::find(s.all.begin(), s.all.end(), stream) == s.all.end()
+               ? nullptr
+               : stream;
+}
+
+void run(cudaStream_t stream)
+{
+    run_until(stream, [] { return false; });
+}
+
+void run_all()
+{
+    std::vector<cudaStream_t> all;
+    {
+        const std::lock_guard<std::mutex> hold(state());
+        all = list().all;
+        all.push_back(&list().unnamed);
+    }
+    for (const cudaStream_t stream : all) run(stream);
+}
+
+cudaError_t push(cudaStream_t stream, op what)
+{
+    if (lost() != cudaSuccess) return lost();
+    std::vector<cudaStream_t> first;
+    {
+        const std::lock_guard<std::mutex> hold(state());
+        stream = find_stream(stream);
+        if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+        if (stream->capture != nullptr) {
+            if (!stream->capture->valid)
+                return cudaErrorStreamCaptureInvalidated;
+            stream->capture->ops.push_back(std::move(what));
+            return cudaSuccess;
+        }
+        first = before(stream);
+    }
+    for (const cudaStream_t other : first) run(other);
+    {
+        const std::lock_guard<std::mutex> hold(state());
+        stream->ops.push_back(std::move(what));
+        stream->asked = false;
+    }
+    if (!is_lazy()) run(stream);
+    return cudaSuccess;
+}
+
+void submit(void *stream, const char *name, std::function<void()> work)
+{
+    int n = 0;
+    cudaError_t error = cudaGetDeviceCount(&n);
+    if (error == cudaSuccess && fault("old_arch"))
+        error = cudaErrorNoKernelImageForDevice;
+    if (error == cudaSuccess && fault("launch"))
+        error = cudaErrorLaunchOutOfResources;
+    if (error == cudaSuccess)
+        error = push(static_cast<cudaStream_t>(stream),
+                     {name, true, std::move(work)});
+    (void)fail(error);
+}
+
+namespace
+{
+
+cudaError_t stream_create(cudaStream_t *stream, bool blocking)
+{
+    int n = 0;
+    const cudaError_t error = cudaGetDeviceCount(&n);
+    if (error != cudaSuccess) return error;
+    *stream = new CUstream_st;
+    (*stream)->blocking = blocking;
+    const std::lock_guard<std::mutex> hold(state());
+    list().all.push_back(*stream);
+    count(STREAM, 1);
+    return cudaSuccess;
+}
+
+// The stream, if it may be waited for: a wait inside of a capture ends it.
+cudaError_t waitable(cudaStream_t *stream)
+{
+    if (lost() != cudaSuccess) return lost();
+    {
+        const std::lock_guard<std::mutex> hold(state());
+        *stream = find_stream(*stream);
+        if (*stream == nullptr) return cudaErrorInvalidResourceHandle;
+        if ((*stream)->capture != nullptr) {
+            (*stream)->capture->valid = false;
+            return cudaErrorStreamCaptureUnsupported;
+        }
+    }
+    return check_safe();
+}
+
+} // namespace
+} // namespace simt
+
+using simt::fail;
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    if (simt::lost() != cudaSuccess) return simt::lost();
+    const cudaError_t unsafe = simt::check_safe();
+    if (unsafe != cudaSuccess) return fail(unsafe);
+    simt::run_all();
+    return fail(simt::lost());
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t *stream)
+{
+    return fail(simt::stream_create(stream, true));
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
+{
+    if (flags > cudaStreamNonBlocking) return fail(cudaErrorInvalidValue);
+    return fail(simt::stream_create(stream, flags != cudaStreamNonBlocking));
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
+                                         int priority)
+{
+    (void)priority;
+    return cudaStreamCreateWithFlags(stream, flags);
+}
+
+// What is queued is done before the stream goes.
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    {
+        const std::lock_guard<std::mutex> hold(simt::state());
+        if (stream == nullptr || simt::find_stream(stream) == nullptr)
+            return fail(cudaErrorInvalidResourceHandle);
+    }
+    simt::run(stream);
+    {
+        const std::lock_guard<std::mutex> hold(simt::state());
+        auto &all = simt::list().all;
+        all.erase(std::find(all.begin(), all.end(), stream));
+        simt::count(simt::STREAM, -1);
+    }
+    delete stream;
+    return fail(simt::lost());
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    const cudaError_t error = simt::waitable(&stream);
+    if (error != cudaSuccess) return fail(error);
+    simt::run(stream);
+    return fail(simt::lost());
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    const cudaError_t error = simt::waitable(&stream);
+    if (error != cudaSuccess) return fail(error);
+    bool first = false;
+    {
+        const std::lock_guard<std::mutex> hold(simt::state());
+        first = !stream->ops.empty() && !stream->asked;
+        stream->asked = true;
+    }
+    simt::run(stream);
+    if (simt::lost() != cudaSuccess) return simt::lost();
+    return first ? cudaErrorNotReady : cudaSuccess;
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *arg)
+{
+    return fail(
+        simt::push(stream, {"host function", false, [fn, arg] { fn(arg); }}));
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
+{
+    int n = 0;
+    const cudaError_t error = cudaGetDeviceCount(&n);
+    if (error != cudaSuccess) return error;
+    if ((flags & ~(cudaEventBlockingSync | cudaEventDisableTiming)) != 0)
+        return fail(cudaErrorInvalidValue);
+    *event = new CUevent_st{std::make_shared<simt::event_state>(),
+                            (flags & cudaEventDisableTiming) == 0};
+    simt::count(simt::EVENT, 1);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *event)
+{
+    return cudaEventCreateWithFlags(event, cudaEventDefault);
+}
+
+// Ops hold the state that they need.
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    if (event == nullptr) return fail(cudaErrorInvalidResourceHandle);
+    simt::count(simt::EVENT, -1);
+    delete event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    if (event == nullptr) return fail(cudaErrorInvalidResourceHandle);
+    const std::shared_ptr<simt::event_state> state = event->state;
+    uint64_t which = 0;
+    {
+        const std::lock_guard<std::mutex> hold(simt::state());
+        stream = simt::find_stream(stream);
+        if (stream == nullptr) return fail(cudaErrorInvalidResourceHandle);
+        state->captured = stream->capture != nullptr;
+        state->asked = false;
+        if (state->captured)
+            return fail(stream->capture->valid
+                            ? cudaSuccess
+                            : cudaErrorStreamCaptureInvalidated);
+        state->stream = stream;
+        which = ++state->recorded;
+    }
+    return fail(simt::push(stream == &simt::list().unnamed ? nullptr : stream,
+                           {"event", false, [state, which] {
+                                const std::lock_guard<std::mutex> hold(
+                                    simt::state());
+                                state->done = which;
+                                state->time_ns = simt::clock_ns();
+                            }}));
+}
+
+namespace simt
+{
+
+namespace
+{
+
+// Until the record of that number was run.
+void run_to(const std::shared_ptr<event_state> &event, uint64_t which)
+{
+    cudaStream_t stream = nullptr;
+    {
+        const std::lock_guard<std::mutex> hold(state());
+        if (event->done >= which || event->stream == nullptr) return;
+        stream = find_stream(event->stream);
+        if (stream == nullptr) return;
+    }
+    run_until(stream, [&] { return event->done >= which; });
+}
+
+} // namespace
+} // namespace simt
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
+                                unsigned flags)
+{
+    if (event == nullptr || flags != 0) return fail(cudaErrorInvalidValue);
+    const std::shared_ptr<simt::event_state> state = event->state;
+    uint64_t which = 0;
+    {
+        const std::lock_guard<std::mutex> hold(simt::state());
+        const cudaStream_t at = simt::find_stream(stream);
+        if (at == nullptr) return fail(cudaErrorInvalidResourceHandle);
+        // A capture of one stream: waiting for itself is nothing, and joining
+        // others to it is not provided.
+        if (at->capture != nullptr && state->captured) return cudaSuccess;
+        if (at->capture != nullptr) {
+            at->capture->valid = false;
+            return fail(cudaErrorStreamCaptureIsolation);
+        }
+        if (state->captured) return fail(cudaErrorNotSupported);
+        which = state->recorded;
+    }
+    return fail(simt::push(stream, {"wait", false, [state, which] {
+                                        simt::run_to(state, which);
+                                    }}));
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    if (simt::lost() != cudaSuccess) return simt::lost();
+    if (event == nullptr) return fail(cudaErrorInvalidResourceHandle);
+    if (event->state->captured) return fail(cudaErrorCapturedEvent);
+    const cudaError_t unsafe = simt::check_safe();
+    if (unsafe != cudaSuccess) return fail(unsafe);
+    simt::run_to(event->state, event->state->recorded);
+    return fail(simt::lost());
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    if (event == nullptr) return fail(cudaErrorInvalidResourceHandle);
+    bool first = false;
+    {
+        const std::lock_guard<std::mutex> hold(simt::state());
+        simt::event_state &state = *event->state;
+        first = state.done < state.recorded && !state.asked;
+        state.asked = true;
+    }
+    const cudaError_t error = cudaEventSynchronize(event);
+    if (error != cudaSuccess) return error;
+    return first ? cudaErrorNotReady : cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
+{
+    if (start == nullptr || end == nullptr || !start->timing || !end->timing)
+        return fail(cudaErrorInvalidResourceHandle);
+    const std::lock_guard<std::mutex> hold(simt::state());
+    const simt::event_state &a = *start->state, &b = *end->state;
+    if (a.recorded == 0 || b.recorded == 0)
+        return fail(cudaErrorInvalidResourceHandle);
+    if (a.done < a.recorded || b.done < b.recorded) return cudaErrorNotReady;
+    *ms = static_cast<float>(b.time_ns - a.time_ns) * 1e-6F;
+    return cudaSuccess;
+}
