@@ -229,6 +229,7 @@ typedef struct weft_index_select {
     int64_t q_stride, w_stride, scratch_stride;
     int32_t n_row, n_head, head_dim, top_k;
     int32_t n_positions_max; /* no row's position is as large */
+    bool q_is_bf16;          /* as x_is_bf16 in weft_gemm */
 } weft_index_select;
 
 typedef enum weft_scoring { WEFT_SIGMOID = 0, WEFT_SOFTMAX = 1 } weft_scoring;
