@@ -6,11 +6,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <string>
 
 namespace simt
 {
+
+// Of simt.h, which has macros with names of the runtime's members.
+int allow_shared(const void *kernel, size_t dynamic_bytes);
+void set_shared_limit(size_t bytes);
 
 namespace
 {
@@ -28,16 +31,6 @@ struct ordered {
 ordered &order()
 {
     static ordered it;
-    return it;
-}
-
-struct opted {
-    std::mutex lock;
-    std::map<const void *, int64_t> bytes;
-};
-opted &opt_ins()
-{
-    static opted it;
     return it;
 }
 
@@ -88,15 +81,16 @@ bool fault(const char *kind, bool from)
     return o.asked == at || (from && o.asked > at);
 }
 
-cudaError_t fail(cudaError_t error)
+cudaError_t told(cudaError_t error)
 {
     if (error != cudaSuccess) last_error = error;
     return error;
 }
 
-void launch_error(int cuda_error)
+void refuse(const char *name, int error)
 {
-    (void)fail(static_cast<cudaError_t>(cuda_error));
+    (void)name;
+    (void)told(static_cast<cudaError_t>(error));
 }
 
 void lose_device(cudaError_t error)
@@ -115,14 +109,6 @@ void count(thing what, int by)
     live[what] += by;
 }
 
-int64_t shared_opt_in(const void *kernel)
-{
-    opted &o = opt_ins();
-    const std::lock_guard<std::mutex> hold(o.lock);
-    const auto at = o.bytes.find(kernel);
-    return at == o.bytes.end() ? 48 * 1024 : at->second;
-}
-
 namespace
 {
 
@@ -137,7 +123,7 @@ cudaError_t check_driver()
 } // namespace
 } // namespace simt
 
-using simt::fail;
+using simt::told;
 
 int64_t weft_simt_live(void)
 {
@@ -254,14 +240,14 @@ cudaError_t cudaGetDeviceCount(int *count)
 {
     const cudaError_t error = simt::check_driver();
     if (error == cudaSuccess) *count = 1;
-    return fail(error);
+    return told(error);
 }
 
 cudaError_t cudaSetDevice(int device)
 {
     const cudaError_t error = simt::check_driver();
-    if (error != cudaSuccess) return fail(error);
-    if (device != 0) return fail(cudaErrorInvalidDevice);
+    if (error != cudaSuccess) return told(error);
+    if (device != 0) return told(cudaErrorInvalidDevice);
     simt::current_device = device;
     return cudaSuccess;
 }
@@ -269,14 +255,14 @@ cudaError_t cudaSetDevice(int device)
 cudaError_t cudaGetDevice(int *device)
 {
     *device = simt::current_device;
-    return fail(simt::check_driver());
+    return told(simt::check_driver());
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, int device)
 {
     const cudaError_t error = simt::check_driver();
-    if (error != cudaSuccess) return fail(error);
-    if (device != 0) return fail(cudaErrorInvalidDevice);
+    if (error != cudaSuccess) return told(error);
+    if (device != 0) return told(cudaErrorInvalidDevice);
     const int sm = simt::capability();
     const int optin = simt::shared_opt_in_max(sm);
     switch (attr) {
@@ -302,7 +288,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, int device)
     // Blocks run one after the other, so none can wait for another.
     case cudaDevAttrCooperativeLaunch: *value = 0; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = optin; break;
-    default: return fail(cudaErrorInvalidValue);
+    default: return told(cudaErrorInvalidValue);
     }
     return cudaSuccess;
 }
@@ -310,8 +296,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, int device)
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
 {
     const cudaError_t error = simt::check_driver();
-    if (error != cudaSuccess) return fail(error);
-    if (device != 0) return fail(cudaErrorInvalidDevice);
+    if (error != cudaSuccess) return told(error);
+    if (device != 0) return told(cudaErrorInvalidDevice);
     const int sm = simt::capability();
     *prop = cudaDeviceProp();
     (void)snprintf(prop->name, sizeof prop->name, "emulated device");
@@ -336,15 +322,14 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attr,
                                  int value)
 {
     const cudaError_t error = simt::check_driver();
-    if (error != cudaSuccess) return fail(error);
-    if (kernel == nullptr) return fail(cudaErrorInvalidDeviceFunction);
+    if (error != cudaSuccess) return told(error);
+    if (kernel == nullptr) return told(cudaErrorInvalidDeviceFunction);
     if (attr == cudaFuncAttributePreferredSharedMemoryCarveout)
         return cudaSuccess;
-    if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-        value > simt::shared_opt_in_max(simt::capability()))
-        return fail(cudaErrorInvalidValue);
-    simt::opted &o = simt::opt_ins();
-    const std::lock_guard<std::mutex> hold(o.lock);
-    o.bytes[kernel] = value;
-    return cudaSuccess;
+    if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0)
+        return told(cudaErrorInvalidValue);
+    const int limit = simt::shared_opt_in_max(simt::capability());
+    simt::set_shared_limit(static_cast<size_t>(limit));
+    return told(static_cast<cudaError_t>(
+        simt::allow_shared(kernel, static_cast<size_t>(value))));
 }

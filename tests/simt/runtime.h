@@ -38,12 +38,10 @@
 namespace simt
 {
 
-// For the emulator: queue a kernel; the calling thread's last error becomes
-// what a refused launch gives (a cudaError_t); bytes of dynamic shared memory
-// that were opted in for a kernel (48 KiB if none).
+// For the emulator: queue a kernel. One that its configuration refuses makes
+// the calling thread's last error (a cudaError_t).
 void submit(void *stream, const char *name, std::function<void()> work);
-void launch_error(int cuda_error);
-int64_t shared_opt_in(const void *kernel);
+void refuse(const char *name, int error);
 
 struct op {
     const char *name;
@@ -58,7 +56,7 @@ cudaError_t push(cudaStream_t stream, op what);
 bool fault(const char *kind, bool from = false);
 
 // Sets the calling thread's last error and gives it back.
-cudaError_t fail(cudaError_t error);
+cudaError_t told(cudaError_t error);
 // No API works after such an error; it is told by every call.
 void lose_device(cudaError_t error);
 cudaError_t lost();

@@ -41,7 +41,7 @@ cudaError_t check_safe()
 
 } // namespace simt
 
-using simt::fail;
+using simt::told;
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode)
 {
@@ -53,11 +53,11 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
                                    cudaStreamCaptureMode mode)
 {
     if (simt::lost() != cudaSuccess) return simt::lost();
-    if (stream == nullptr) return fail(cudaErrorStreamCaptureUnsupported);
+    if (stream == nullptr) return told(cudaErrorStreamCaptureUnsupported);
     const std::lock_guard<std::mutex> hold(simt::state());
     if (simt::find_stream(stream) == nullptr)
-        return fail(cudaErrorInvalidResourceHandle);
-    if (stream->capture != nullptr) return fail(cudaErrorIllegalState);
+        return told(cudaErrorInvalidResourceHandle);
+    if (stream->capture != nullptr) return told(cudaErrorIllegalState);
     stream->capture = std::make_shared<simt::capture>();
     stream->capture->mode = mode;
     stream->capture->thread = std::this_thread::get_id();
@@ -73,16 +73,16 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
     const bool broken = simt::fault("capture");
     const std::lock_guard<std::mutex> hold(simt::state());
     if (stream == nullptr || simt::find_stream(stream) == nullptr)
-        return fail(cudaErrorInvalidResourceHandle);
+        return told(cudaErrorInvalidResourceHandle);
     const std::shared_ptr<simt::capture> c = stream->capture;
-    if (c == nullptr) return fail(cudaErrorIllegalState);
+    if (c == nullptr) return told(cudaErrorIllegalState);
     if (c->mode != cudaStreamCaptureModeRelaxed &&
         c->thread != std::this_thread::get_id())
-        return fail(cudaErrorStreamCaptureWrongThread);
+        return told(cudaErrorStreamCaptureWrongThread);
     auto &all = simt::captures();
     all.erase(std::find(all.begin(), all.end(), c));
     stream->capture = nullptr;
-    if (!c->valid || broken) return fail(cudaErrorStreamCaptureInvalidated);
+    if (!c->valid || broken) return told(cudaErrorStreamCaptureInvalidated);
     *graph = new CUgraph_st{c};
     simt::count(simt::GRAPH, 1);
     return cudaSuccess;
@@ -93,7 +93,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
 {
     const std::lock_guard<std::mutex> hold(simt::state());
     const cudaStream_t at = simt::find_stream(stream);
-    if (at == nullptr) return fail(cudaErrorInvalidResourceHandle);
+    if (at == nullptr) return told(cudaErrorInvalidResourceHandle);
     *status = at->capture == nullptr ? cudaStreamCaptureStatusNone
               : at->capture->valid   ? cudaStreamCaptureStatusActive
                                      : cudaStreamCaptureStatusInvalidated;
@@ -105,14 +105,14 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes,
                               size_t *n)
 {
     if (graph == nullptr || nodes != nullptr)
-        return fail(cudaErrorInvalidValue);
+        return told(cudaErrorInvalidValue);
     *n = graph->recorded->ops.size();
     return cudaSuccess;
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
-    if (graph == nullptr) return fail(cudaErrorInvalidValue);
+    if (graph == nullptr) return told(cudaErrorInvalidValue);
     simt::count(simt::GRAPH, -1);
     delete graph;
     return cudaSuccess;
@@ -122,9 +122,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
                                  unsigned long long flags)
 {
     if (simt::lost() != cudaSuccess) return simt::lost();
-    if (graph == nullptr || flags != 0) return fail(cudaErrorInvalidValue);
+    if (graph == nullptr || flags != 0) return told(cudaErrorInvalidValue);
     *exec = nullptr;
-    if (simt::fault("instantiate")) return fail(cudaErrorMemoryAllocation);
+    if (simt::fault("instantiate")) return told(cudaErrorMemoryAllocation);
     *exec = new CUgraphExec_st{graph->recorded};
     simt::count(simt::EXEC, 1);
     return cudaSuccess;
@@ -133,19 +133,19 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph,
 // Ops go on the stream one by one, each with its own look at faults.
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
-    if (exec == nullptr) return fail(cudaErrorInvalidValue);
-    if (simt::fault("replay")) return fail(cudaErrorLaunchOutOfResources);
+    if (exec == nullptr) return told(cudaErrorInvalidValue);
+    if (simt::fault("replay")) return told(cudaErrorLaunchOutOfResources);
     const std::shared_ptr<simt::capture> recorded = exec->recorded;
     for (const simt::op &one : recorded->ops) {
         const cudaError_t error = simt::push(stream, one);
-        if (error != cudaSuccess) return fail(error);
+        if (error != cudaSuccess) return told(error);
     }
-    return fail(simt::lost());
+    return told(simt::lost());
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
-    if (exec == nullptr) return fail(cudaErrorInvalidValue);
+    if (exec == nullptr) return told(cudaErrorInvalidValue);
     simt::count(simt::EXEC, -1);
     delete exec;
     return cudaSuccess;

@@ -112,13 +112,13 @@ cudaError_t check_ready()
 cudaError_t host_alloc(void **at, size_t bytes)
 {
     const cudaError_t error = check_ready();
-    if (error != cudaSuccess) return fail(error);
-    if (at == nullptr) return fail(cudaErrorInvalidValue);
+    if (error != cudaSuccess) return told(error);
+    if (at == nullptr) return told(cudaErrorInvalidValue);
     *at = nullptr;
     if (bytes == 0) return cudaSuccess;
     void *block = nullptr;
     if (posix_memalign(&block, 256, bytes) != 0)
-        return fail(cudaErrorMemoryAllocation);
+        return told(cudaErrorMemoryAllocation);
     memset(block, 0xff, bytes);
     const std::lock_guard<std::mutex> hold(state());
     all().host[key_of(block)] = bytes;
@@ -177,13 +177,13 @@ cudaError_t fill_on(void *to, int byte, size_t bytes, cudaStream_t stream)
 } // namespace
 } // namespace simt
 
-using simt::fail;
+using simt::told;
 
 cudaError_t cudaMalloc(void **at, size_t bytes)
 {
     const cudaError_t error = simt::check_ready();
-    if (error != cudaSuccess) return fail(error);
-    if (at == nullptr) return fail(cudaErrorInvalidValue);
+    if (error != cudaSuccess) return told(error);
+    if (at == nullptr) return told(cudaErrorInvalidValue);
     *at = nullptr;
     if (bytes == 0) return cudaSuccess;
     const std::lock_guard<std::mutex> hold(simt::state());
@@ -192,10 +192,10 @@ cudaError_t cudaMalloc(void **at, size_t bytes)
         bytes < static_cast<size_t>(INT64_MAX) - 512 &&
         simt::rounded(bytes) <= simt::budget_bytes() - b.used_bytes;
     if (!fits || simt::fault("memory", true))
-        return fail(cudaErrorMemoryAllocation);
+        return told(cudaErrorMemoryAllocation);
     void *block = nullptr;
     if (posix_memalign(&block, 256, bytes) != 0)
-        return fail(cudaErrorMemoryAllocation);
+        return told(cudaErrorMemoryAllocation);
     memset(block, 0xff, bytes);
     b.used_bytes += simt::rounded(bytes);
     b.device[simt::key_of(block)] = bytes;
@@ -210,18 +210,18 @@ cudaError_t cudaFree(void *at)
 {
     if (at == nullptr) return cudaSuccess;
     const cudaError_t unsafe = simt::check_safe();
-    if (unsafe != cudaSuccess) return fail(unsafe);
+    if (unsafe != cudaSuccess) return told(unsafe);
     simt::run_all();
     const std::lock_guard<std::mutex> hold(simt::state());
     simt::blocks &b = simt::all();
     const auto block = b.device.find(simt::key_of(at));
-    if (block == b.device.end()) return fail(cudaErrorInvalidValue);
+    if (block == b.device.end()) return told(cudaErrorInvalidValue);
     UNPOISON(at, block->second);
     b.used_bytes -= simt::rounded(block->second);
     b.device.erase(block);
     simt::count(simt::BLOCK, -1);
     free(at);
-    return fail(simt::lost());
+    return told(simt::lost());
 }
 
 cudaError_t cudaMallocHost(void **at, size_t bytes)
@@ -239,23 +239,23 @@ cudaError_t cudaFreeHost(void *at)
 {
     if (at == nullptr) return cudaSuccess;
     const cudaError_t unsafe = simt::check_safe();
-    if (unsafe != cudaSuccess) return fail(unsafe);
+    if (unsafe != cudaSuccess) return told(unsafe);
     simt::run_all();
     const std::lock_guard<std::mutex> hold(simt::state());
     if (simt::all().host.erase(simt::key_of(at)) == 0)
-        return fail(cudaErrorInvalidValue);
+        return told(cudaErrorInvalidValue);
     simt::count(simt::HOST_BLOCK, -1);
     free(at);
-    return fail(simt::lost());
+    return told(simt::lost());
 }
 
 // Pinned memory has the same address on both sides.
 cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags)
 {
-    if (flags != 0) return fail(cudaErrorInvalidValue);
+    if (flags != 0) return told(cudaErrorInvalidValue);
     const std::lock_guard<std::mutex> hold(simt::state());
     if (simt::all().host.count(simt::key_of(host)) == 0)
-        return fail(cudaErrorInvalidValue);
+        return told(cudaErrorInvalidValue);
     *device = host;
     return cudaSuccess;
 }
@@ -276,7 +276,7 @@ cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
                             cudaMemcpyKind kind, cudaStream_t stream)
 {
-    return fail(simt::copy_on(to, from, bytes, kind, stream));
+    return told(simt::copy_on(to, from, bytes, kind, stream));
 }
 
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from,
@@ -284,13 +284,13 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from,
                               cudaMemcpyKind kind, cudaStream_t stream)
 {
     if (width > to_pitch || width > from_pitch)
-        return fail(cudaErrorInvalidValue);
+        return told(cudaErrorInvalidValue);
     for (size_t row = 0; row < height; row++) {
         const cudaError_t error =
             simt::copy_on(static_cast<char *>(to) + row * to_pitch,
                           static_cast<const char *>(from) + row * from_pitch,
                           width, kind, stream);
-        if (error != cudaSuccess) return fail(error);
+        if (error != cudaSuccess) return told(error);
     }
     return cudaSuccess;
 }
@@ -299,19 +299,19 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes,
                        cudaMemcpyKind kind)
 {
     const cudaError_t unsafe = simt::check_safe();
-    if (unsafe != cudaSuccess) return fail(cudaErrorStreamCaptureImplicit);
+    if (unsafe != cudaSuccess) return told(cudaErrorStreamCaptureImplicit);
     const cudaError_t error = simt::copy_on(to, from, bytes, kind, nullptr);
-    if (error != cudaSuccess) return fail(error);
+    if (error != cudaSuccess) return told(error);
     return cudaStreamSynchronize(nullptr);
 }
 
 cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes,
                             cudaStream_t stream)
 {
-    return fail(simt::fill_on(to, byte, bytes, stream));
+    return told(simt::fill_on(to, byte, bytes, stream));
 }
 
 cudaError_t cudaMemset(void *to, int byte, size_t bytes)
 {
-    return fail(simt::fill_on(to, byte, bytes, nullptr));
+    return told(simt::fill_on(to, byte, bytes, nullptr));
 }

@@ -153,7 +153,7 @@ void submit(void *stream, const char *name, std::function<void()> work)
     if (error == cudaSuccess)
         error = push(static_cast<cudaStream_t>(stream),
                      {name, true, std::move(work)});
-    (void)fail(error);
+    (void)told(error);
 }
 
 namespace
@@ -191,26 +191,26 @@ cudaError_t waitable(cudaStream_t *stream)
 } // namespace
 } // namespace simt
 
-using simt::fail;
+using simt::told;
 
 cudaError_t cudaDeviceSynchronize(void)
 {
     if (simt::lost() != cudaSuccess) return simt::lost();
     const cudaError_t unsafe = simt::check_safe();
-    if (unsafe != cudaSuccess) return fail(unsafe);
+    if (unsafe != cudaSuccess) return told(unsafe);
     simt::run_all();
-    return fail(simt::lost());
+    return told(simt::lost());
 }
 
 cudaError_t cudaStreamCreate(cudaStream_t *stream)
 {
-    return fail(simt::stream_create(stream, true));
+    return told(simt::stream_create(stream, true));
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
-    if (flags > cudaStreamNonBlocking) return fail(cudaErrorInvalidValue);
-    return fail(simt::stream_create(stream, flags != cudaStreamNonBlocking));
+    if (flags > cudaStreamNonBlocking) return told(cudaErrorInvalidValue);
+    return told(simt::stream_create(stream, flags != cudaStreamNonBlocking));
 }
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
@@ -226,7 +226,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     {
         const std::lock_guard<std::mutex> hold(simt::state());
         if (stream == nullptr || simt::find_stream(stream) == nullptr)
-            return fail(cudaErrorInvalidResourceHandle);
+            return told(cudaErrorInvalidResourceHandle);
     }
     simt::run(stream);
     {
@@ -236,21 +236,21 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
         simt::count(simt::STREAM, -1);
     }
     delete stream;
-    return fail(simt::lost());
+    return told(simt::lost());
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     const cudaError_t error = simt::waitable(&stream);
-    if (error != cudaSuccess) return fail(error);
+    if (error != cudaSuccess) return told(error);
     simt::run(stream);
-    return fail(simt::lost());
+    return told(simt::lost());
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
     const cudaError_t error = simt::waitable(&stream);
-    if (error != cudaSuccess) return fail(error);
+    if (error != cudaSuccess) return told(error);
     bool first = false;
     {
         const std::lock_guard<std::mutex> hold(simt::state());
@@ -264,7 +264,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *arg)
 {
-    return fail(
+    return told(
         simt::push(stream, {"host function", false, [fn, arg] { fn(arg); }}));
 }
 
@@ -274,7 +274,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
     const cudaError_t error = cudaGetDeviceCount(&n);
     if (error != cudaSuccess) return error;
     if ((flags & ~(cudaEventBlockingSync | cudaEventDisableTiming)) != 0)
-        return fail(cudaErrorInvalidValue);
+        return told(cudaErrorInvalidValue);
     *event = new CUevent_st{std::make_shared<simt::event_state>(),
                             (flags & cudaEventDisableTiming) == 0};
     simt::count(simt::EVENT, 1);
@@ -289,7 +289,7 @@ cudaError_t cudaEventCreate(cudaEvent_t *event)
 // Ops hold the state that they need.
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
-    if (event == nullptr) return fail(cudaErrorInvalidResourceHandle);
+    if (event == nullptr) return told(cudaErrorInvalidResourceHandle);
     simt::count(simt::EVENT, -1);
     delete event;
     return cudaSuccess;
@@ -297,23 +297,23 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    if (event == nullptr) return fail(cudaErrorInvalidResourceHandle);
+    if (event == nullptr) return told(cudaErrorInvalidResourceHandle);
     const std::shared_ptr<simt::event_state> state = event->state;
     uint64_t which = 0;
     {
         const std::lock_guard<std::mutex> hold(simt::state());
         stream = simt::find_stream(stream);
-        if (stream == nullptr) return fail(cudaErrorInvalidResourceHandle);
+        if (stream == nullptr) return told(cudaErrorInvalidResourceHandle);
         state->captured = stream->capture != nullptr;
         state->asked = false;
         if (state->captured)
-            return fail(stream->capture->valid
+            return told(stream->capture->valid
                             ? cudaSuccess
                             : cudaErrorStreamCaptureInvalidated);
         state->stream = stream;
         which = ++state->recorded;
     }
-    return fail(simt::push(stream == &simt::list().unnamed ? nullptr : stream,
+    return told(simt::push(stream == &simt::list().unnamed ? nullptr : stream,
                            {"event", false, [state, which] {
                                 const std::lock_guard<std::mutex> hold(
                                     simt::state());
@@ -347,24 +347,24 @@ void run_to(const std::shared_ptr<event_state> &event, uint64_t which)
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
                                 unsigned flags)
 {
-    if (event == nullptr || flags != 0) return fail(cudaErrorInvalidValue);
+    if (event == nullptr || flags != 0) return told(cudaErrorInvalidValue);
     const std::shared_ptr<simt::event_state> state = event->state;
     uint64_t which = 0;
     {
         const std::lock_guard<std::mutex> hold(simt::state());
         const cudaStream_t at = simt::find_stream(stream);
-        if (at == nullptr) return fail(cudaErrorInvalidResourceHandle);
+        if (at == nullptr) return told(cudaErrorInvalidResourceHandle);
         // A capture of one stream: waiting for itself is nothing, and joining
         // others to it is not provided.
         if (at->capture != nullptr && state->captured) return cudaSuccess;
         if (at->capture != nullptr) {
             at->capture->valid = false;
-            return fail(cudaErrorStreamCaptureIsolation);
+            return told(cudaErrorStreamCaptureIsolation);
         }
-        if (state->captured) return fail(cudaErrorNotSupported);
+        if (state->captured) return told(cudaErrorNotSupported);
         which = state->recorded;
     }
-    return fail(simt::push(stream, {"wait", false, [state, which] {
+    return told(simt::push(stream, {"wait", false, [state, which] {
                                         simt::run_to(state, which);
                                     }}));
 }
@@ -372,17 +372,17 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     if (simt::lost() != cudaSuccess) return simt::lost();
-    if (event == nullptr) return fail(cudaErrorInvalidResourceHandle);
-    if (event->state->captured) return fail(cudaErrorCapturedEvent);
+    if (event == nullptr) return told(cudaErrorInvalidResourceHandle);
+    if (event->state->captured) return told(cudaErrorCapturedEvent);
     const cudaError_t unsafe = simt::check_safe();
-    if (unsafe != cudaSuccess) return fail(unsafe);
+    if (unsafe != cudaSuccess) return told(unsafe);
     simt::run_to(event->state, event->state->recorded);
-    return fail(simt::lost());
+    return told(simt::lost());
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    if (event == nullptr) return fail(cudaErrorInvalidResourceHandle);
+    if (event == nullptr) return told(cudaErrorInvalidResourceHandle);
     bool first = false;
     {
         const std::lock_guard<std::mutex> hold(simt::state());
@@ -398,11 +398,11 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
 {
     if (start == nullptr || end == nullptr || !start->timing || !end->timing)
-        return fail(cudaErrorInvalidResourceHandle);
+        return told(cudaErrorInvalidResourceHandle);
     const std::lock_guard<std::mutex> hold(simt::state());
     const simt::event_state &a = *start->state, &b = *end->state;
     if (a.recorded == 0 || b.recorded == 0)
-        return fail(cudaErrorInvalidResourceHandle);
+        return told(cudaErrorInvalidResourceHandle);
     if (a.done < a.recorded || b.done < b.recorded) return cudaErrorNotReady;
     *ms = static_cast<float>(b.time_ns - a.time_ns) * 1e-6F;
     return cudaSuccess;
