@@ -306,6 +306,7 @@ void weft_engine_stop(weft_engine *e)
     if (e->options.exchange != NULL) weft_exchange_stop(e->options.exchange);
     if (e->options.stages != NULL) weft_stages_stop(e->options.stages);
     (void)pthread_join(e->thread, NULL);
+    if (e->options.stages != NULL) weft_stages_let_go(e->options.stages);
     e->started = false;
     /* Jobs that are left get no event; their pages come back all the same. */
     weft_engine_message m;

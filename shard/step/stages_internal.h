@@ -147,5 +147,9 @@ WEFT_MUST_CHECK weft_status weft_stages_run(weft_stages *stages,
                                             weft_err *err);
 /* Whatever waits returns UNAVAILABLE from here on. Any thread. */
 void weft_stages_stop(weft_stages *stages);
+/* No link borrows rows of a step any more: one that does ends. After the
+ * engine's thread has ended, and before its rows do; the pulse thread sends
+ * what a link holds until then. */
+void weft_stages_let_go(weft_stages *stages);
 
 #endif

@@ -475,6 +475,13 @@ void weft_stages_stop(weft_stages *s)
     weft_poller_wake(s->poller);
 }
 
+void weft_stages_let_go(weft_stages *s)
+{
+    for (int32_t i = 1; i < s->options.n_stages; i++)
+        if (s->at[i].link != NULL && !weft_link_is_idle(s->at[i].link))
+            weft_follower_break(s, i, "the end");
+}
+
 weft_status weft_stages_wait(weft_stages *s, uint64_t deadline_ns,
                              int64_t *kv_bytes_out, weft_err *err)
 {
