@@ -8,12 +8,35 @@
 #include "kernels/matrix.h"
 #include "node/base/check.h"
 
+enum { DEVICE_PLACE_BYTES = 256 };
+
 void *weft_loader_place(weft_loader *loader, size_t n)
 {
     const size_t at = loader->used;
     loader->used +=
         (n + WEFT_PLACE_BYTES - 1) / WEFT_PLACE_BYTES * WEFT_PLACE_BYTES;
     return loader->base != NULL ? loader->base + at : NULL;
+}
+
+static bool is_apart(const weft_loader *loader)
+{
+    return !weft_memory_is_host(&loader->memory);
+}
+
+void *weft_loader_place_data(weft_loader *loader, size_t n)
+{
+    if (!is_apart(loader)) return weft_loader_place(loader, n);
+    const size_t at = loader->device_used;
+    loader->device_used +=
+        (n + DEVICE_PLACE_BYTES - 1) / DEVICE_PLACE_BYTES * DEVICE_PLACE_BYTES;
+    return loader->device_base != NULL ? loader->device_base + at : NULL;
+}
+
+weft_status weft_loader_put(weft_loader *loader, void *to, const void *from,
+                            size_t n, weft_err *err)
+{
+    weft_memory_put(&loader->memory, to, from, (int64_t)n);
+    return weft_memory_sync(&loader->memory, err);
 }
 
 static void need_staging(weft_loader *loader, size_t n)
@@ -156,6 +179,14 @@ static bool is_plain(weft_stored_dtype dtype)
            dtype == WEFT_STORED_F16;
 }
 
+/* Where values for `to` are put together: there, or for a device in the buffer,
+ * `offset` bytes behind what is read through it. */
+static float *host_floats(const weft_loader *loader, float *to, size_t offset)
+{
+    void *const at = loader->staging + offset;
+    return is_apart(loader) ? at : to;
+}
+
 weft_status weft_loader_vector(weft_loader *loader, const char *name, int32_t n,
                                int32_t tail, const float **out, weft_err *err)
 {
@@ -165,12 +196,15 @@ weft_status weft_loader_vector(weft_loader *loader, const char *name, int32_t n,
     WEFT_ASSERT(t != NULL);
     if (!is_plain(t->dtype))
         return wrong_dtype(loader, t, "F32, BF16 or F16", err);
-    float *const to = weft_loader_place(loader, (size_t)n * sizeof(float));
+    const size_t bytes = (size_t)n * sizeof(float);
+    float *const to = weft_loader_place_data(loader, bytes);
     *out = to;
-    need_staging(loader, WEFT_STAGING_BYTES);
+    need_staging(loader, WEFT_STAGING_BYTES + (is_apart(loader) ? bytes : 0));
     if (to == NULL) return WEFT_OK;
-    WEFT_TRY(read_floats(loader, t, 0, n - tail, to + tail, err));
-    return read_floats(loader, t, n - tail, tail, to, err);
+    float *const host = host_floats(loader, to, WEFT_STAGING_BYTES);
+    WEFT_TRY(read_floats(loader, t, 0, n - tail, host + tail, err));
+    WEFT_TRY(read_floats(loader, t, n - tail, tail, host, err));
+    return weft_loader_put(loader, to, host, bytes, err);
 }
 
 weft_status weft_loader_table(weft_loader *loader, const char *name,
@@ -183,17 +217,19 @@ weft_status weft_loader_table(weft_loader *loader, const char *name,
     WEFT_ASSERT(t != NULL);
     if (!is_plain(t->dtype))
         return wrong_dtype(loader, t, "F32, BF16 or F16", err);
-    unsigned char *const to = weft_loader_place(loader, (size_t)t->bytes);
+    unsigned char *const to = weft_loader_place_data(loader, (size_t)t->bytes);
     *out = to;
     *dtype_out = (weft_dtype)t->dtype;
+    need_staging(loader, WEFT_STAGING_BYTES);
     if (to == NULL) return WEFT_OK;
     const int64_t item = (int64_t)weft_stored_bytes(t->dtype);
     for (int64_t done = 0; done < t->bytes; done += WEFT_STAGING_BYTES) {
         const int64_t left = t->bytes - done;
         const int64_t now =
             left < WEFT_STAGING_BYTES ? left : WEFT_STAGING_BYTES;
-        WEFT_TRY(
-            read_elements(loader, t, done / item, now / item, to + done, err));
+        void *const host = is_apart(loader) ? loader->staging : to + done;
+        WEFT_TRY(read_elements(loader, t, done / item, now / item, host, err));
+        WEFT_TRY(weft_loader_put(loader, to + done, host, (size_t)now, err));
     }
     return WEFT_OK;
 }
@@ -327,10 +363,10 @@ static int32_t destination(const weft_part *part, int32_t row, int32_t *n)
 }
 
 /* Elements of the padding are read by the kernels and must be zero. */
-static void clear_padding(void *data, weft_dtype dtype, int32_t n_out,
-                          int32_t n_in)
+static void clear_padding(const weft_loader *loader, void *data,
+                          weft_dtype dtype, int32_t n_out, int32_t n_in)
 {
-    if (n_out % WEFT_LANES == 0) return;
+    if (n_out % WEFT_LANES == 0 || is_apart(loader)) return;
     const int32_t panel = n_out / WEFT_PANEL_OUTS * WEFT_PANEL_OUTS;
     const size_t before = weft_matrix_bytes(dtype, panel, n_in);
     const size_t all = weft_matrix_bytes(dtype, n_out, n_in);
@@ -340,7 +376,24 @@ static void clear_padding(void *data, weft_dtype dtype, int32_t n_out,
 static unsigned char *place_matrix(weft_loader *loader, weft_dtype dtype,
                                    int32_t n_out, int32_t n_in)
 {
-    return weft_loader_place(loader, weft_matrix_bytes(dtype, n_out, n_in));
+    const size_t plain = (size_t)n_out * (size_t)n_in * weft_dtype_bytes(dtype);
+    return weft_loader_place_data(
+        loader,
+        is_apart(loader) ? plain : weft_matrix_bytes(dtype, n_out, n_in));
+}
+
+/* Rows [row, row + n_rows) of a matrix that has its place. */
+static weft_status put_rows(weft_loader *loader, unsigned char *data,
+                            weft_dtype dtype, int32_t n_out, int32_t n_in,
+                            const void *rows, int32_t row, int32_t n_rows,
+                            weft_err *err)
+{
+    const size_t row_bytes = (size_t)n_in * weft_dtype_bytes(dtype);
+    if (is_apart(loader))
+        return weft_loader_put(loader, data + (size_t)row * row_bytes, rows,
+                               (size_t)n_rows * row_bytes, err);
+    weft_matrix_pack_rows(data, dtype, n_out, n_in, rows, row, n_rows);
+    return WEFT_OK;
 }
 
 /* The grid for expansion, behind everything else in the buffer. */
@@ -360,6 +413,38 @@ static size_t rounded(size_t n)
     return (n + WEFT_PLACE_BYTES - 1) / WEFT_PLACE_BYTES * WEFT_PLACE_BYTES;
 }
 
+/* The scales of the rows that are wanted, kept as they are. */
+static weft_status read_scales(weft_loader *loader, const weft_part *part,
+                               const source *s, int64_t n, size_t offset,
+                               float *scales, weft_err *err)
+{
+    const int64_t first =
+        s->scale_first + (int64_t)(part->row / WEFT_SCALE_BLOCK) * s->grid_cols;
+    float *const host = host_floats(loader, scales, offset);
+    WEFT_TRY(read_floats(loader, s->scale, first, n, host, err));
+    return weft_loader_put(loader, scales, host, (size_t)n * sizeof(float),
+                           err);
+}
+
+/* `step` rows at once at most. */
+static weft_status read_matrix(weft_loader *loader, const weft_part *part,
+                               const source *s, const float *grid, int32_t step,
+                               unsigned char *data, weft_err *err)
+{
+    const int32_t end = part->row + part->n_out;
+    clear_padding(loader, data, s->dtype, part->n_out, part->n_in);
+    for (int32_t row = part->row; row < end;) {
+        int32_t n = end - row < step ? end - row : step;
+        const int32_t to = destination(part, row, &n);
+        const void *rows = NULL;
+        WEFT_TRY(read_rows(loader, part, s, row, n, grid, &rows, err));
+        WEFT_TRY(put_rows(loader, data, s->dtype, part->n_out, part->n_in, rows,
+                          to, n, err));
+        row += n;
+    }
+    return WEFT_OK;
+}
+
 weft_status weft_loader_matrix(weft_loader *loader, const weft_part *part,
                                weft_matrix *out, weft_err *err)
 {
@@ -372,7 +457,8 @@ weft_status weft_loader_matrix(weft_loader *loader, const weft_part *part,
     const bool scaled = s.dtype == WEFT_F8_E4M3;
     const int64_t n_scales = (int64_t)blocks_of(part->n_out) * s.grid_cols;
     if (scaled)
-        scales = weft_loader_place(loader, (size_t)n_scales * sizeof(float));
+        scales =
+            weft_loader_place_data(loader, (size_t)n_scales * sizeof(float));
     *out = (weft_matrix){data, scales, s.dtype, part->n_out, part->n_in};
 
     const int32_t step = rows_at_once(part, &s);
@@ -380,29 +466,18 @@ weft_status weft_loader_matrix(weft_loader *loader, const weft_part *part,
                              (size_t)2 * WEFT_PLACE_BYTES;
     const size_t grid_at =
         rows_room > WEFT_STAGING_BYTES ? rows_room : WEFT_STAGING_BYTES;
-    need_staging(loader, grid_at + grid_bytes(&s));
+    /* One of the two is nothing: scales are kept, or are what expands. */
+    need_staging(loader, grid_at + grid_bytes(&s) +
+                             (scaled && is_apart(loader)
+                                  ? (size_t)n_scales * sizeof(float)
+                                  : 0));
     if (data == NULL) return WEFT_OK;
 
     const float *grid = NULL;
     if (scaled)
-        WEFT_TRY(read_floats(loader, s.scale,
-                             s.scale_first +
-                                 (int64_t)(part->row / WEFT_SCALE_BLOCK) *
-                                     s.grid_cols,
-                             n_scales, scales, err));
+        WEFT_TRY(read_scales(loader, part, &s, n_scales, grid_at, scales, err));
     WEFT_TRY(read_grid(loader, &s, grid_at, &grid, err));
-    clear_padding(data, s.dtype, part->n_out, part->n_in);
-    const int32_t end = part->row + part->n_out;
-    for (int32_t row = part->row; row < end;) {
-        int32_t n = end - row < step ? end - row : step;
-        const int32_t to = destination(part, row, &n);
-        const void *rows = NULL;
-        WEFT_TRY(read_rows(loader, part, &s, row, n, grid, &rows, err));
-        weft_matrix_pack_rows(data, s.dtype, part->n_out, part->n_in, rows, to,
-                              n);
-        row += n;
-    }
-    return WEFT_OK;
+    return read_matrix(loader, part, &s, grid, step, data, err);
 }
 
 static void transpose(const unsigned char *src, int32_t rows, int32_t cols,
@@ -434,13 +509,13 @@ static weft_status fill_head(weft_loader *loader, const kv_b *b, int32_t head,
     WEFT_TRY(read_rows(loader, b->part, b->source, first, nope, b->grid, &rows,
                        err));
     transpose(rows, nope, rank, weft_dtype_bytes(dtype), b->turned);
-    clear_padding(k_up, dtype, rank, nope);
-    weft_matrix_pack_rows(k_up, dtype, rank, nope, b->turned, 0, rank);
+    clear_padding(loader, k_up, dtype, rank, nope);
+    WEFT_TRY(
+        put_rows(loader, k_up, dtype, rank, nope, b->turned, 0, rank, err));
     WEFT_TRY(read_rows(loader, b->part, b->source, first + nope, v, b->grid,
                        &rows, err));
-    clear_padding(v_up, dtype, v, rank);
-    weft_matrix_pack_rows(v_up, dtype, v, rank, rows, 0, v);
-    return WEFT_OK;
+    clear_padding(loader, v_up, dtype, v, rank);
+    return put_rows(loader, v_up, dtype, v, rank, rows, 0, v, err);
 }
 
 /* Lays out the buffer (stored rows and their values, the transposed part, the

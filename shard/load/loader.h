@@ -9,6 +9,7 @@
 #ifndef WEFT_SHARD_LOAD_LOADER_H
 #define WEFT_SHARD_LOAD_LOADER_H
 
+#include "kernels/memory.h"
 #include "node/base/hash.h"
 #include "shard/load/tensors.h"
 #include "shard/load/weights.h"
@@ -27,6 +28,11 @@ typedef struct weft_loader {
 
     unsigned char *base; /* NULL: only check and add up */
     size_t used;
+    /* Of a device, whose memory holds tensors and nothing else: row-major
+     * matrices, as kernels/device.h says. */
+    weft_memory memory;
+    unsigned char *device_base;
+    size_t device_used;
 
     /* One buffer, through which everything is read. It must hold `fixed` bytes
      * at once somewhere, and otherwise as many rows as fit. */
@@ -45,6 +51,12 @@ typedef struct weft_loader {
 
 /* The next n bytes of the block; NULL when only adding up. */
 void *weft_loader_place(weft_loader *loader, size_t n);
+/* The same of the block that the ops read: a device's, if there is one. */
+void *weft_loader_place_data(weft_loader *loader, size_t n);
+/* Bytes there: read in the order of calls, so `from` may change at once. */
+WEFT_MUST_CHECK weft_status weft_loader_put(weft_loader *loader, void *to,
+                                            const void *from, size_t n,
+                                            weft_err *err);
 
 /* The tensor, which must be there with exactly these dims, and counts as used.
  * NOT_FOUND, or INVALID_ARGUMENT where the shape contradicts. */

@@ -196,7 +196,12 @@ static weft_status take_experts(weft_loader *loader, const char *prefix,
         WEFT_TRY(take_expert(loader, prefix, e, &expert, err));
         if (experts != NULL) experts[e] = expert;
     }
-    return WEFT_OK;
+    if (weft_memory_is_host(&loader->memory)) return WEFT_OK;
+    const size_t bytes = (size_t)c->n_expert * sizeof(weft_mlp_weights);
+    weft_mlp_weights *const there = weft_loader_place_data(loader, bytes);
+    out->experts_ops = there;
+    return there == NULL ? WEFT_OK
+                         : weft_loader_put(loader, there, experts, bytes, err);
 }
 
 static weft_status take_moe(weft_loader *loader, const char *prefix,

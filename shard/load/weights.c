@@ -17,6 +17,7 @@ struct weft_checkpoint {
     weft_tensor_set set;
     weft_model_config config;
     weft_profile profile;
+    weft_memory memory;
     weft_part_of_model part;
     weft_checkpoint_stats stats;
     int64_t read_bytes;
@@ -28,6 +29,8 @@ struct weft_checkpoint {
 /* Lies at the front of the block that holds everything else. */
 struct weft_model {
     weft_weights weights;
+    weft_memory memory;
+    void *device_block; /* tensors, with a device */
 };
 
 /* The shared expert's width is told in several ways that do not agree among
@@ -149,7 +152,16 @@ static weft_loader loader_of(const weft_checkpoint *cp)
     return (weft_loader){.set = &cp->set,
                          .config = &cp->config,
                          .profile = cp->profile,
+                         .memory = cp->memory,
                          .part = cp->part};
+}
+
+/* Of single experts, which are the host's. */
+static weft_loader expert_loader_of(const weft_checkpoint *cp)
+{
+    weft_loader loader = loader_of(cp);
+    loader.memory = (weft_memory){0};
+    return loader;
 }
 
 /* Places what the block begins with, then all weights. */
@@ -173,6 +185,7 @@ static weft_status measure(weft_checkpoint *cp, weft_remark_fn remark,
     cp->stats.n_params = loader.n_params;
     cp->stats.file_bytes = loader.file_bytes;
     cp->stats.resident_bytes = (int64_t)loader.used;
+    cp->stats.device_bytes = (int64_t)loader.device_used;
     cp->stats.staging_bytes = (int64_t)loader.staging_need;
     if (loader.n_biasless > 0 && remark != NULL) {
         char reason[96];
@@ -263,6 +276,13 @@ weft_status weft_checkpoint_set_part(weft_checkpoint *checkpoint,
     return measure(checkpoint, NULL, NULL, err);
 }
 
+weft_status weft_checkpoint_set_memory(weft_checkpoint *checkpoint,
+                                       const weft_memory *memory, weft_err *err)
+{
+    checkpoint->memory = *memory;
+    return measure(checkpoint, NULL, NULL, err);
+}
+
 static weft_status check_expert(const weft_checkpoint *cp, int32_t layer,
                                 int32_t expert, weft_err *err)
 {
@@ -285,7 +305,7 @@ weft_status weft_checkpoint_expert_bytes(weft_checkpoint *checkpoint,
     size_t most = 0;
     WEFT_TRY(check_expert(checkpoint, layer, 0, err));
     for (int32_t e = 0; e < checkpoint->config.n_expert; e++) {
-        weft_loader loader = loader_of(checkpoint);
+        weft_loader loader = expert_loader_of(checkpoint);
         weft_mlp_weights unused;
         WEFT_TRY(weft_loader_expert(&loader, layer, e, &unused, err));
         if (loader.used > most) most = loader.used;
@@ -314,7 +334,7 @@ weft_status weft_checkpoint_load_expert(weft_checkpoint *checkpoint,
                                         weft_mlp_weights *out,
                                         uint64_t *hash_out, weft_err *err)
 {
-    weft_loader sizes = loader_of(checkpoint);
+    weft_loader sizes = expert_loader_of(checkpoint);
     weft_loader loader = sizes;
     weft_hash_wide hash;
     weft_hash_wide_begin(&hash);
@@ -355,20 +375,28 @@ weft_status weft_model_load(weft_checkpoint *checkpoint,
         weft_mem_new_aligned(WEFT_PLACE_BYTES, (size_t)stats->staging_bytes);
     loader.base =
         weft_mem_new_aligned(WEFT_PLACE_BYTES, (size_t)stats->resident_bytes);
+    void *device_block = NULL;
     weft_status st = WEFT_OK;
     if (loader.staging == NULL || loader.base == NULL)
         st = WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                        "no memory for %lld bytes of weights",
                        (long long)stats->resident_bytes);
+    if (st == WEFT_OK && stats->device_bytes > 0)
+        st = weft_memory_alloc(&loader.memory, stats->device_bytes, "weights",
+                               &device_block, err);
+    loader.device_base = device_block;
     if (st == WEFT_OK) st = walk(&loader, &model, err);
     checkpoint->read_bytes += loader.read_bytes;
-    if (st == WEFT_OK)
-        WEFT_ASSERT(loader.used == (size_t)stats->resident_bytes);
     weft_mem_free(loader.staging);
     if (st != WEFT_OK) {
+        weft_memory_free(&loader.memory, device_block);
         weft_mem_free(loader.base);
         return st;
     }
+    WEFT_ASSERT(loader.used == (size_t)stats->resident_bytes &&
+                loader.device_used == (size_t)stats->device_bytes);
+    model->memory = loader.memory;
+    model->device_block = device_block;
     tell_end(&loader);
     *model_out = model;
     return WEFT_OK;
@@ -376,6 +404,8 @@ weft_status weft_model_load(weft_checkpoint *checkpoint,
 
 void weft_model_destroy(weft_model *model)
 {
+    if (model == NULL) return;
+    weft_memory_free(&model->memory, model->device_block);
     weft_mem_free(model);
 }
 

@@ -12,7 +12,7 @@
 #ifndef WEFT_SHARD_LOAD_WEIGHTS_H
 #define WEFT_SHARD_LOAD_WEIGHTS_H
 
-#include "kernels/matrix.h"
+#include "kernels/memory.h"
 #include "shard/model/config.h"
 
 /* gate, up: [width, hidden]; down: [hidden, width]. */
@@ -68,6 +68,7 @@ typedef struct weft_checkpoint_stats {
     int64_t n_params;       /* of used tensors */
     int64_t file_bytes;     /* of used tensors, as stored */
     int64_t resident_bytes; /* what load will allocate, exactly */
+    int64_t device_bytes;   /* the same of a device */
     int64_t staging_bytes;  /* the largest buffer while loading */
     int64_t n_mtp_tensors;  /* recognised, reported as unused */
     /* Of config, names, dtypes and shapes of used tensors, and the first and
@@ -111,6 +112,11 @@ typedef struct weft_part_of_model {
 WEFT_MUST_CHECK weft_status weft_checkpoint_set_part(
     weft_checkpoint *checkpoint, const weft_part_of_model *part, weft_err *err);
 
+/* Weights go to that memory, borrowed until the model's end; measure and load
+ * are about it from here on. Single experts stay on the host. */
+WEFT_MUST_CHECK weft_status weft_checkpoint_set_memory(
+    weft_checkpoint *checkpoint, const weft_memory *memory, weft_err *err);
+
 /* Bytes that one routed expert of that layer takes in memory: the largest, if
  * they are stored in different types. INVALID_ARGUMENT: no such expert. */
 WEFT_MUST_CHECK weft_status
@@ -133,7 +139,8 @@ typedef void (*weft_progress_fn)(void *arg, int64_t done_bytes,
                                  int64_t total_bytes);
 
 /* The model is the caller's, to end with weft_model_destroy; the checkpoint may
- * be closed afterwards. NaN codes in F8 weights are DATA_LOSS. */
+ * be closed afterwards. With a device the calling thread is bound to it. NaN
+ * codes in F8 weights are DATA_LOSS. */
 WEFT_MUST_CHECK weft_status weft_model_load(weft_checkpoint *checkpoint,
                                             weft_progress_fn progress,
                                             void *arg, weft_model **model_out,
