@@ -299,19 +299,32 @@ static bool differs(const weft_controller_state *a,
            strcmp(a->waiting, b->waiting) != 0;
 }
 
-/* Whether what status shows of it has changed. */
-static bool control(weft_cluster *c, uint64_t now_ns)
+static void turn_controller(weft_cluster *c, uint64_t now_ns,
+                            weft_controller_state *state_out)
 {
     weft_txn txn;
     uint64_t next = UINT64_MAX;
-    weft_controller_state state;
-    if (c->controller == NULL) return false;
     if (c->ops.in_use != NULL)
         weft_controller_set_in_use(c->controller, c->ops.in_use(c->ops.arg));
     if (weft_controller_turn(c->controller, c->roster, now_ns, &txn, &next))
         submit(c, &txn, CONTROLLER_TAG);
     if (next < c->next_ns) c->next_ns = next;
-    weft_controller_get_state(c->controller, &state);
+    weft_controller_get_state(c->controller, state_out);
+}
+
+/* Whether what status shows of it has changed. Who is fenced leaves it to its
+ * successor, which would be elected under the same name. */
+static bool control(weft_cluster *c, bool fenced, uint64_t now_ns)
+{
+    weft_controller_state state = c->controller_state;
+    if (c->controller == NULL) return false;
+    if (fenced) {
+        state.elected = false;
+        state.planned = 0;
+        state.waiting[0] = '\0';
+    } else {
+        turn_controller(c, now_ns, &state);
+    }
     const bool changed = differs(&state, &c->controller_state);
     if (changed) log_controller(c, &state);
     c->controller_state = state;
@@ -340,7 +353,7 @@ void weft_cluster_turn(weft_cluster *c)
     const bool is_well = wants.registered && c->leased && c->reached;
     bool changed = update_members(c, is_well, now);
     tell(c, &wants, changed);
-    changed |= control(c, now) || wants.commit != NULL ||
+    changed |= control(c, wants.fenced, now) || wants.commit != NULL ||
                c->published_retired != weft_roster_retired(c->roster);
     log_unreadable(c);
     /* What is told about us is told after what status shows of it. */

@@ -128,14 +128,51 @@ START_TEST(second_of_one_id_fences_the_first)
 }
 END_TEST
 
-static bool is_elected(int i)
+static weft_controller_state controller_of(int i)
 {
     weft_cluster_view view = {0};
     OK(weft_cluster_get_view(party[i].cluster, &view, &err));
-    const bool elected = view.controller.elected;
+    const weft_controller_state state = view.controller;
     weft_cluster_view_deinit(&view);
-    return elected;
+    return state;
 }
+
+static bool is_elected(int i)
+{
+    return controller_of(i).elected;
+}
+
+static void until_elected(int i, bool elected)
+{
+    for (const uint64_t stop = party_stop_time(); is_elected(i) != elected;) {
+        ck_assert_msg(!party_is_over(stop), "elected stays %d", !elected);
+        party_moment();
+    }
+}
+
+/* Both would be elected under the one name, in turn and for ever. */
+START_TEST(second_of_one_id_controls_alone)
+{
+    begin_cluster(2);
+    party_start(ROUTER2, WEFT_ROLE_ROUTER, "r", 0);
+    party_register(ROUTER2);
+    PARTY_UNTIL(party[ROUTER].fenced);
+    until_elected(ROUTER2, true);
+    until_elected(ROUTER, false);
+    const uint64_t stop = party_stop_time();
+    const uint64_t n_plans = controller_of(ROUTER).n_plans;
+    party_start(C, WEFT_ROLE_EXPERTS, "c", 0);
+    for (bool over = false; !over; party_moment()) {
+        ck_assert_msg(!party_is_over(stop), "nobody plans for c");
+        ck_assert(!is_elected(ROUTER));
+        party_lock();
+        over = party_owned(LEAD, "c") == PARTY_EXPERTS;
+        party_unlock();
+    }
+    ck_assert_uint_eq(controller_of(ROUTER).n_plans, n_plans);
+    ck_assert_uint_gt(controller_of(ROUTER2).n_plans, 0);
+}
+END_TEST
 
 START_TEST(controller_lost)
 {
@@ -146,10 +183,7 @@ START_TEST(controller_lost)
     ck_assert(!is_elected(ROUTER2));
     party_stop(ROUTER);
     PARTY_UNTIL(!party_knows(LEAD, "r"));
-    for (const uint64_t stop = party_stop_time(); !is_elected(ROUTER2);) {
-        ck_assert_msg(!party_is_over(stop), "never elected");
-        party_moment();
-    }
+    until_elected(ROUTER2, true);
     party_start(C, WEFT_ROLE_EXPERTS, "c", 0);
     PARTY_UNTIL(party_owned(LEAD, "c") == PARTY_EXPERTS);
 }
@@ -291,6 +325,7 @@ void cluster_suite_add(TCase *tests, const party_world *world)
         nothing_is_committed_before_it_is_loaded,
         who_cannot_load_is_done_without,
         second_of_one_id_fences_the_first,
+        second_of_one_id_controls_alone,
         controller_lost,
         suspected_member,
         registry_away_and_back,
