@@ -32,7 +32,11 @@
 extern "C" {
 #endif
 
-enum { WEFT_DEVICE_ABI = 1, WEFT_DEVICE_NAME_BYTES = 64 };
+enum {
+    WEFT_DEVICE_ABI = 1,
+    WEFT_DEVICE_NAME_BYTES = 64,
+    WEFT_DEVICE_GRAPHS_MAX = 32, /* kept for a thread */
+};
 
 typedef struct weft_device weft_device;
 
@@ -88,6 +92,27 @@ typedef struct weft_device_api {
     /* Everything of this thread is done, and was well. INTERNAL: the first
      * thing that was not, by name; the device is of no use any more. */
     weft_status (*sync)(weft_err *err);
+
+    /* The ops of a step as one launch, kept under a key:
+     *
+     *     do {
+     *         if (graph_begin(key)) break;
+     *         ... ops, copy and fill ...
+     *     } while (!graph_end());
+     *
+     * graph_begin true: what was kept under the key has begun. Else the ops are
+     * to be called, and graph_end says whether they have begun; if not (this
+     * device does not keep them), once more. Uploads, downloads, sync and alloc
+     * come before or after, never between.
+     *
+     * Whatever the structs of the ops say, pointers and numbers, is kept as it
+     * was: a key stands for all of it (the bucket of n_row; n_keys_max and
+     * n_positions_max as the largest of the bucket), only what lies in device
+     * memory may differ. A thread keeps WEFT_DEVICE_GRAPHS_MAX keys, the ones
+     * used last. graph_drop forgets all of them, as when buffers move. */
+    bool (*graph_begin)(uint64_t key);
+    bool (*graph_end)(void);
+    void (*graph_drop)(void);
 
     const weft_ops *ops;
 } weft_device_api;

@@ -1,0 +1,33 @@
+// bound.h - what the library keeps of a device and of each thread that is bound
+// to it; kernels see only the queue (launch.h).
+#ifndef WEFT_KERNELS_CUDA_BOUND_H
+#define WEFT_KERNELS_CUDA_BOUND_H
+
+#include "kernels/cuda/graph.h"
+#include "kernels/cuda/launch.h"
+
+namespace weft
+{
+
+// One thread's place: everything in it is made by open and ended by close, so
+// that to bind takes nothing that might not be there.
+struct bound {
+    queue q;
+    graphs graph;
+    weft_device *device;
+    bool taken;
+};
+
+// The calling thread's; a thread that is not bound has none, and no business
+// here: it panics.
+bound *bound_here();
+
+// launch.h's ops as the library's table.
+extern const weft_ops table;
+
+// The smallest kernel: whether this build has any for the device.
+void launch_probe(queue *q);
+
+} // namespace weft
+
+#endif
