@@ -5,6 +5,13 @@ weft_library(weft_node FOLDERS node/rpc node/rpc/http node/obs node/app node/clu
     PkgConfig::GRPC PkgConfig::PBC PkgConfig::MHD PkgConfig::JANSSON)
 add_executable(weft node/main.c)
 target_link_libraries(weft PRIVATE weft_node)
+target_link_libraries(weft PRIVATE ${CMAKE_DL_LIBS})
+if(TARGET weft_simt)
+  # The library is opened at run time, and lies beside the program.
+  add_dependencies(weft weft_simt)
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/node/app/backend.c
+    PROPERTIES COMPILE_DEFINITIONS WEFT_SIMT_BACKEND)
+endif()
 set_target_properties(weft PROPERTIES
   RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "node/app/backend.h"
 #include "node/app/commands.h"
 #include "node/app/memory.h"
 #include "node/app/model_open.h"
@@ -201,6 +202,7 @@ static weft_status examine(const weft_options *options, json_t *ignored,
     weft_opened o = {0};
     remarks r = {.list = ignored};
     weft_engine_options e = {0};
+    weft_backend backend = {0};
     weft_kv_layout layout = {0};
     weft_memory_plan memory = {0};
     weft_kv_pool *pool = NULL;
@@ -209,12 +211,22 @@ static weft_status examine(const weft_options *options, json_t *ignored,
                              err));
     *doing_out = WEFT_DOING_START;
     weft_status st = weft_model_engine_options(options, &o.config, &e, err);
+    if (st == WEFT_OK) st = weft_backend_open(options, &backend, err);
+    weft_backend_apply(&backend, &e);
+    if (st == WEFT_OK)
+        st = weft_checkpoint_set_memory(o.checkpoint, &backend.memory, err);
     if (st == WEFT_OK) st = weft_engine_kv_layout(&o.config, &e, &layout, err);
     if (st == WEFT_OK)
         st = weft_memory_plan_make(
-            &o.config, &e, options->kv_bytes,
+            &o.config, &e, backend.library != NULL ? 0 : options->kv_bytes,
             weft_checkpoint_get_stats(o.checkpoint)->resident_bytes, &memory,
             err);
+    if (st == WEFT_OK && backend.library != NULL)
+        st = weft_backend_plan(
+            &backend, &o.config, &e, options->kv_bytes,
+            weft_checkpoint_get_stats(o.checkpoint)->device_bytes,
+            &memory.kv_bytes, err);
+    memory.kv_given = options->kv_bytes > 0;
     if (st == WEFT_OK)
         st = weft_kv_pool_create(&layout, memory.kv_bytes, &pool, err);
     if (st == WEFT_OK)
@@ -223,6 +235,7 @@ static weft_status examine(const weft_options *options, json_t *ignored,
         st = WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED, "report: out of memory");
     weft_kv_pool_destroy(pool);
     weft_model_close(&o);
+    weft_backend_close(&backend);
     return st;
 }
 

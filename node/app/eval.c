@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "node/app/backend.h"
 #include "node/app/commands.h"
 #include "node/app/eval_input.h"
 #include "node/app/inside.h"
@@ -121,6 +122,7 @@ static int score(const weft_options *options, weft_opened *opened,
     weft_inside *inside = NULL;
     weft_ring *events = NULL;
     weft_engine_options engine = {0};
+    weft_backend backend = {0};
     scoring s = {.ids = in->ids,
                  .n_ids = in->n_ids,
                  .vocab = opened->config.vocab_size,
@@ -132,11 +134,16 @@ static int score(const weft_options *options, weft_opened *opened,
     weft_status st =
         weft_model_engine_options(options, &opened->config, &engine, &err);
     if (st != WEFT_OK) return weft_fail_with(WEFT_EXIT_USAGE, &err);
+    st = weft_backend_open(options, &backend, &err);
+    if (st != WEFT_OK)
+        return weft_fail_with(weft_exit_of(st, WEFT_DOING_START), &err);
+    weft_backend_apply(&backend, &engine);
+    st = weft_checkpoint_set_memory(opened->checkpoint, &backend.memory, &err);
     engine.max_seqs = 1;
     engine.max_waiting = 1;
     engine.max_context = in->n_ids + 1;
     /* What this one sequence fills, if no budget is given. */
-    if (engine.kv_bytes == 0)
+    if (st == WEFT_OK && engine.kv_bytes == 0)
         st = weft_memory_useful_kv(&opened->config, &engine, &engine.kv_bytes,
                                    &err);
     if (st == WEFT_OK)
@@ -167,6 +174,7 @@ static int score(const weft_options *options, weft_opened *opened,
     weft_inside_destroy(inside);
     weft_model_destroy(model);
     weft_ring_destroy(events);
+    weft_backend_close(&backend);
     if (st != WEFT_OK)
         return weft_fail_with(
             code != WEFT_EXIT_DONE ? code : weft_exit_of(st, WEFT_DOING_START),

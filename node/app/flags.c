@@ -223,9 +223,9 @@ const weft_flag_row weft_flag_rows[WEFT_FLAGS] = {
                            .offset = AT(backend),
                            .value = "NAME",
                            .preset = "auto",
-                           .choices = "auto|cpu",
-                           .not_built = "cuda|simt",
-                           .help = "what computes"},
+                           .choices = "auto|cpu|cuda|simt",
+                           .help = "what computes; simt, the CUDA sources on a "
+                                   "CPU, in test builds"},
     [WEFT_FLAG_DRAIN_SECONDS] = {.name = "drain-seconds",
                                  .commands = ON(SERVE) | CLUSTER,
                                  .kind = WEFT_KIND_COUNT,

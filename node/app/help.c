@@ -1,6 +1,7 @@
 #include <string.h>
 
 #include "kernels/ops.h"
+#include "node/app/backend.h"
 #include "node/app/flags.h"
 
 enum { NAME_BYTES = 64, WIDTH = 34 };
@@ -74,7 +75,11 @@ void weft_version_print(FILE *out)
         if (ops == NULL) break;
         (void)fprintf(out, " %s", ops->name);
     }
-    (void)fprintf(out, "\nbackends cpu\n");
+    const char *names[3] = {NULL};
+    const int32_t n = weft_backend_names(names);
+    (void)fprintf(out, "\nbackends");
+    for (int32_t i = 0; i < n; i++) (void)fprintf(out, " %s", names[i]);
+    (void)fprintf(out, "\n");
 #ifdef WEFT_FAILPOINTS
     (void)fprintf(out, "failpoints yes\n");
 #endif

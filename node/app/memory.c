@@ -65,10 +65,9 @@ weft_status weft_memory_useful_kv(const weft_model_config *config,
     return WEFT_OK;
 }
 
-/* A pool that cannot be made is refused before weights are read, not after. */
-static weft_status check_pool(const weft_model_config *config,
-                              const weft_engine_options *options,
-                              int64_t kv_bytes, weft_err *err)
+weft_status weft_memory_check_pool(const weft_model_config *config,
+                                   const weft_engine_options *options,
+                                   int64_t kv_bytes, weft_err *err)
 {
     weft_kv_layout layout;
     weft_kv_pool *pool = NULL;
@@ -116,7 +115,7 @@ weft_status weft_memory_plan_within(const weft_model_config *config,
     int64_t useful = 0;
     WEFT_TRY(weft_memory_useful_kv(config, options, &useful, err));
     p.kv_bytes = p.kv_given ? kv_bytes : left < useful ? left : useful;
-    WEFT_TRY(check_pool(config, options, p.kv_bytes, err));
+    WEFT_TRY(weft_memory_check_pool(config, options, p.kv_bytes, err));
     *plan_out = p;
     return WEFT_OK;
 }

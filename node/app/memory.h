@@ -20,6 +20,12 @@ WEFT_MUST_CHECK weft_status weft_memory_useful_kv(
     const weft_model_config *config, const weft_engine_options *options,
     int64_t *bytes_out, weft_err *err);
 
+/* Whether a pool of that budget can be made: RESOURCE_EXHAUSTED names kv-bytes.
+ * Said before weights are read. */
+WEFT_MUST_CHECK weft_status weft_memory_check_pool(
+    const weft_model_config *config, const weft_engine_options *options,
+    int64_t kv_bytes, weft_err *err);
+
 /* All that live requests hold together, journal and decoded messages: the
  * router refuses what would go beyond. 1/16 of what is available, within these:
  * a request is charged the longest text it may become, so a full queue of long

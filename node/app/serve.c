@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "node/app/backend.h"
 #include "node/app/commands.h"
 #include "node/app/inside.h"
 #include "node/app/lifecycle.h"
@@ -31,6 +32,7 @@ typedef struct serve {
     const weft_options *options;
     weft_opened opened;
     weft_engine_options engine_options;
+    weft_backend backend;
     weft_memory_plan memory;
     weft_model *model;
     weft_inside *inside; /* instead of model: parts of the model apart */
@@ -106,14 +108,29 @@ static weft_status resolve_options(serve *s, weft_err *err)
     return weft_model_engine_options(o, config, &s->engine_options, err);
 }
 
+static weft_status open_backend(serve *s, weft_err *err)
+{
+    WEFT_TRY(weft_backend_open(s->options, &s->backend, err));
+    weft_backend_apply(&s->backend, &s->engine_options);
+    return weft_checkpoint_set_memory(s->opened.checkpoint, &s->backend.memory,
+                                      err);
+}
+
 static weft_status plan_memory(serve *s, weft_err *err)
 {
     const weft_checkpoint_stats *const stats =
         weft_checkpoint_get_stats(s->opened.checkpoint);
     s->own.weights_hash = stats->weights_hash;
+    const bool on_device = s->backend.library != NULL;
     WEFT_TRY(weft_memory_plan_make(&s->opened.config, &s->engine_options,
-                                   s->options->kv_bytes, stats->resident_bytes,
-                                   &s->memory, err));
+                                   on_device ? 0 : s->options->kv_bytes,
+                                   stats->resident_bytes, &s->memory, err));
+    if (on_device)
+        WEFT_TRY(weft_backend_plan(&s->backend, &s->opened.config,
+                                   &s->engine_options, s->options->kv_bytes,
+                                   stats->device_bytes, &s->memory.kv_bytes,
+                                   err));
+    s->memory.kv_given = s->options->kv_bytes > 0;
     s->engine_options.kv_bytes = s->memory.kv_bytes;
     tell_memory(s);
     return WEFT_OK;
@@ -219,10 +236,15 @@ static weft_status start(serve *s, weft_doing *doing_out, weft_err *err)
         weft_status (*run)(serve *s, weft_err *err);
         weft_doing doing;
     } steps[] = {
-        {raise_descriptors, WEFT_DOING_START}, {open_model, WEFT_DOING_LOAD},
-        {resolve_options, WEFT_DOING_START},   {check_ports, WEFT_DOING_START},
-        {plan_memory, WEFT_DOING_START},       {load_weights, WEFT_DOING_LOAD},
-        {close_files, WEFT_DOING_START},       {create_parts, WEFT_DOING_START},
+        {raise_descriptors, WEFT_DOING_START},
+        {open_model, WEFT_DOING_LOAD},
+        {resolve_options, WEFT_DOING_START},
+        {check_ports, WEFT_DOING_START},
+        {open_backend, WEFT_DOING_START},
+        {plan_memory, WEFT_DOING_START},
+        {load_weights, WEFT_DOING_LOAD},
+        {close_files, WEFT_DOING_START},
+        {create_parts, WEFT_DOING_START},
         {start_servers, WEFT_DOING_START},
     };
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
@@ -244,6 +266,7 @@ static void take_down(serve *s)
     weft_inside_destroy(s->inside);
     weft_model_destroy(s->model);
     weft_model_close(&s->opened);
+    weft_backend_close(&s->backend);
 }
 
 static int run(serve *s)

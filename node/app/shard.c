@@ -44,6 +44,12 @@ weft_status weft_shard_open(weft_shard *s, const weft_options *options,
     WEFT_TRY(weft_start_check_port("--http", &options->http, err));
     WEFT_TRY(weft_metrics_create(&s->metrics, err));
     WEFT_TRY(weft_model_engine_options(options, &s->config, &s->engine, err));
+    if (strcmp(options->backend, "auto") != 0 &&
+        strcmp(options->backend, "cpu") != 0)
+        return WEFT_FAIL(err, WEFT_UNIMPLEMENTED,
+                         "--backend %s of a shard is not built; accepted are "
+                         "auto and cpu",
+                         options->backend);
     return weft_membership_begin(&s->member, options, &s->config, s->checkpoint,
                                  options->listen.text, err);
 }

@@ -184,6 +184,7 @@ static void select_keys(weft_forward *f, const weft_layer_weights *w,
         .head_dim = dim,
         .top_k = c->index_topk,
         .n_positions_max = f->n_positions,
+        .q_is_bf16 = f->round == WEFT_ROUND_BF16,
     };
     f->ops->index_select(f->threads, &select);
     if (f->hooks.select != NULL) show_selection(f, layer, n_rows);

@@ -1,0 +1,47 @@
+/* backend.h - what computes: the CPU, or a device through a library that is
+ * opened at run time (kernels/device.h).
+ *
+ * A library lies beside the program, or in ../lib/weft from there:
+ * libweft_cuda.so, and in test builds libweft_simt.so. `auto` takes cuda where
+ * there is the library, a driver and a device, and says why not where there is
+ * the library alone; else the CPU. What is named must be there.
+ *
+ * Threads: one opens and closes; it is bound to the device in between.
+ */
+#ifndef WEFT_NODE_APP_BACKEND_H
+#define WEFT_NODE_APP_BACKEND_H
+
+#include "node/app/memory.h"
+#include "node/app/options.h"
+
+typedef struct weft_backend {
+    void *library;      /* NULL: the CPU */
+    weft_memory memory; /* of its ops */
+    weft_device_info info;
+} weft_backend;
+
+/* Of --backend. UNAVAILABLE: no such library, driver or device, one line that
+ * says which. UNIMPLEMENTED: not in this build, or not with these flags. End
+ * with weft_backend_close. */
+WEFT_MUST_CHECK weft_status weft_backend_open(const weft_options *options,
+                                              weft_backend *backend_out,
+                                              weft_err *err);
+void weft_backend_close(weft_backend *backend); /* {0} is fine */
+
+/* The engine's ops and memory are the backend's, which is borrowed. Without a
+ * device nothing changes. */
+void weft_backend_apply(const weft_backend *backend,
+                        weft_engine_options *engine);
+
+/* Of a device: sets what of its free memory is for KV pages. kv_bytes 0: what
+ * is left beside weights and step buffers, never more than sequences could use.
+ * RESOURCE_EXHAUSTED: names needed and free bytes. */
+WEFT_MUST_CHECK weft_status
+weft_backend_plan(const weft_backend *backend, const weft_model_config *config,
+                  const weft_engine_options *engine, int64_t kv_bytes,
+                  int64_t weights_bytes, int64_t *kv_bytes_out, weft_err *err);
+
+/* Names of backends that this machine could try, for `weft version`. */
+int32_t weft_backend_names(const char *names_out[3]);
+
+#endif
