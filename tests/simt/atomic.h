@@ -31,8 +31,9 @@ template <class T> constexpr bool is_atomic_integer()
     template <class T> inline T name(T *p, std::common_type_t<T> value)        \
     {                                                                          \
         static_assert(condition, "CUDA has no such atomic");                   \
-        return simt::atomic_change(                                            \
-            p, [value](T was) { return static_cast<T>(result); });             \
+        return simt::atomic_change(p, [value]([[maybe_unused]] T was) {        \
+            return static_cast<T>(result);                                     \
+        });                                                                    \
     }
 SIMT_ATOMIC(atomicAdd,
             simt::is_atomic_integer<T>() || std::is_floating_point_v<T>,

@@ -209,11 +209,13 @@ inline void poison_words(void *at)
 
 } // namespace simt
 
+// No macro: cudaDeviceProp has a member of that name.
+static const int warpSize = 32;
+
 #define threadIdx (::simt::now.thread)
 #define blockIdx  (::simt::now.block)
 #define blockDim  (::simt::now.block_dim)
 #define gridDim   (::simt::now.grid_dim)
-#define warpSize  (32)
 
 #define WEFT_LAUNCH(kernel, grid, block, bytes, stream, ...)                   \
     ::simt::launch(#kernel, (grid), (block), (bytes), (stream), kernel,        \
