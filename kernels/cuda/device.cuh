@@ -25,6 +25,10 @@
 
 #define WEFT_FULL_MASK 0xffffffffU
 
+// WEFT_SHARED(float, name, [8][32]): an array in the block's shared memory. Use
+// it in templates, where the emulator cannot fill a plain __shared__ with NaN.
+#define WEFT_SHARED(T, name, dims) __shared__ T name dims
+
 // T *const name = the block's dynamic shared memory, 128-byte aligned.
 #define WEFT_SHARED_DYNAMIC(T, name)                                           \
     extern __shared__ __align__(128) unsigned char weft_dynamic_[];            \

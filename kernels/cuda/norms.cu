@@ -66,7 +66,7 @@ template <int THREADS, int QUADS>
 __global__ void __launch_bounds__(THREADS)
     rms_norm_rows(weft_rms_norm op, bool wide)
 {
-    __shared__ float partial[32];
+    WEFT_SHARED(float, partial, [32]);
     const int64_t r = quad_row();
     row_share<THREADS, QUADS> row = {op.x + r * op.x_stride, op.width, wide};
     row_share<THREADS, QUADS> weight = {op.w, op.width, wide};
@@ -119,7 +119,8 @@ template <int THREADS, int QUADS>
 __global__ void __launch_bounds__(THREADS)
     layer_norm_rows(weft_layer_norm op, bool wide)
 {
-    __shared__ float sums[32], squares[32];
+    WEFT_SHARED(float, sums, [32]);
+    WEFT_SHARED(float, squares, [32]);
     const int64_t r = quad_row();
     row_share<THREADS, QUADS> row = {op.x + r * op.x_stride, op.width, wide};
     row_share<THREADS, QUADS> weight = {op.w, op.width, wide};
