@@ -46,7 +46,7 @@ const weft_member *weft_agent_self(const weft_agent *agent)
 
 void weft_agent_set_state(weft_agent *agent, weft_member_state state)
 {
-    agent->self.state = state;
+    if (agent->self.state != WEFT_MEMBER_DRAINING) agent->self.state = state;
 }
 
 void weft_agent_set_address(weft_agent *agent, const char *address)

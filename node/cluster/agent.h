@@ -61,6 +61,7 @@ void weft_agent_turn(weft_agent *agent, const weft_roster *roster,
                      uint64_t now_ns, weft_txn *txn_out,
                      weft_agent_wants *wants_out);
 
+/* DRAINING is for good: threads that still say SERVING are not heard. */
 void weft_agent_set_state(weft_agent *agent, weft_member_state state);
 void weft_agent_set_address(weft_agent *agent, const char *address);
 /* Loading for `epoch` has ended; text NULL: everything is held. */

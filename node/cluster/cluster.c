@@ -226,7 +226,16 @@ static weft_intent *place_for(weft_cluster *c, const weft_intent *intent)
         c->intents = grown;
         c->room_intents = room;
     }
-    return &c->intents[c->n_intents++];
+    weft_intent *const place = &c->intents[c->n_intents++];
+    *place = (weft_intent){.kind = intent->kind};
+    return place;
+}
+
+/* Nothing replaces that: the agent would not hear of it. */
+static bool drains(const weft_intent *intent)
+{
+    return intent->kind == WEFT_INTENT_STATE &&
+           intent->state == WEFT_MEMBER_DRAINING;
 }
 
 static void want(weft_cluster *c, const weft_intent *intent)
@@ -234,7 +243,7 @@ static void want(weft_cluster *c, const weft_intent *intent)
     (void)pthread_mutex_lock(&c->lock);
     const bool first = c->n_intents == 0, heard = !c->left;
     weft_intent *place = heard ? place_for(c, intent) : NULL;
-    if (place != NULL) *place = *intent;
+    if (place != NULL && !drains(place)) *place = *intent;
     /* Under the lock: the registry ends only when nobody is here. */
     if (place != NULL && first) c->registry->ops->wake(c->registry);
     (void)pthread_mutex_unlock(&c->lock);

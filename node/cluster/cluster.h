@@ -59,6 +59,7 @@ WEFT_MUST_CHECK weft_status
 weft_cluster_wait_registered(weft_cluster *cluster, uint64_t deadline_ns,
                              uint64_t *incarnation_out, weft_err *err);
 
+/* DRAINING is for good, whatever other threads say after it. */
 void weft_cluster_set_state(weft_cluster *cluster, weft_member_state state);
 void weft_cluster_loaded(weft_cluster *cluster, uint64_t epoch,
                          int64_t loaded_bytes, const char *text);

@@ -74,6 +74,21 @@ START_TEST(another_joins_and_one_drains)
 }
 END_TEST
 
+/* A loader that ends late says that it serves: in one turn with the drain, and
+ * after it. */
+START_TEST(who_drains_does_not_serve_again)
+{
+    begin_cluster(2);
+    weft_cluster_set_state(party[B].cluster, WEFT_MEMBER_DRAINING);
+    weft_cluster_set_state(party[B].cluster, WEFT_MEMBER_SERVING);
+    PARTY_UNTIL(party_shows(ROUTER, "b", WEFT_MEMBER_DRAINING));
+    weft_cluster_set_state(party[B].cluster, WEFT_MEMBER_SERVING);
+    PARTY_UNTIL(party_owned(LEAD, "b") <= 0 && party_is_complete(LEAD, 1));
+    PARTY_UNTIL(weft_cluster_is_emptied(party[B].cluster));
+    PARTY_UNTIL(party_shows(ROUTER, "b", WEFT_MEMBER_DRAINING));
+}
+END_TEST
+
 START_TEST(nothing_is_committed_before_it_is_loaded)
 {
     begin_cluster(2);
@@ -322,6 +337,7 @@ void cluster_suite_add(TCase *tests, const party_world *world)
     const TTest *const all[] = {
         join_plan_ack_commit_switch_retire,
         another_joins_and_one_drains,
+        who_drains_does_not_serve_again,
         nothing_is_committed_before_it_is_loaded,
         who_cannot_load_is_done_without,
         second_of_one_id_fences_the_first,

@@ -28,6 +28,22 @@ START_TEST(registers_and_keeps_its_key)
 }
 END_TEST
 
+/* What loads may end, and say so, after that. */
+START_TEST(who_drains_does_not_serve_again)
+{
+    kit *k = kit_create();
+    struct agent_desk d = agent_desk_experts(k, "e0");
+    weft_agent_set_state(d.a, WEFT_MEMBER_DRAINING);
+    weft_agent_set_state(d.a, WEFT_MEMBER_SERVING);
+    agent_desk_run(&d);
+    ck_assert_int_eq(agent_desk_member(k, "e0")->state, WEFT_MEMBER_DRAINING);
+    weft_agent_set_state(d.a, WEFT_MEMBER_SERVING);
+    agent_desk_run(&d);
+    ck_assert_int_eq(agent_desk_member(k, "e0")->state, WEFT_MEMBER_DRAINING);
+    agent_desk_finish(&d);
+}
+END_TEST
+
 START_TEST(waits_for_lease_and_listing)
 {
     kit *k = kit_create();
@@ -284,6 +300,7 @@ END_TEST
 static void add(TCase *tests)
 {
     tcase_add_test(tests, registers_and_keeps_its_key);
+    tcase_add_test(tests, who_drains_does_not_serve_again);
     tcase_add_test(tests, waits_for_lease_and_listing);
     tcase_add_loop_test(tests, incarnation_is_above_any_before, 0, 4);
     tcase_add_test(tests, incarnation_is_at_least_the_given);
