@@ -1,0 +1,463 @@
+/* Matrix products of a device, gemm: by type, shape and layout against the
+ * reference or sums in double, in lists, and that a row has the same bits
+ * whatever its company. */
+#include <stdio.h>
+
+#include "tests/cuda/products.h"
+
+enum { LIST_MAX = 48 };
+
+typedef struct product_shape {
+    weft_dtype dtype;
+    int32_t n_out, n_in, n_row;
+    bool gather, x_is_bf16;
+    weft_round round;
+    int32_t w_shift, x_shift, x_pad, y_pad;
+} product_shape;
+
+/* One product: what the host has of it and what the device has. */
+typedef struct product_job {
+    product_shape s;
+    product_weights w;
+    float *x;
+    int32_t *x_rows;
+    weft_gemm device, host;
+    int64_t n_x, n_y;
+    char what[120];
+} product_job;
+
+static void job_x(weft_kernel_check *c, product_job *j)
+{
+    const product_shape *const s = &j->s;
+    const int32_t from_rows = s->gather ? 2 * s->n_row + 1 : s->n_row;
+    const int64_t stride = s->n_in + s->x_pad;
+    /* Rows that nothing gathers are NaN, so is what lies between rows. */
+    j->n_x = span_of(from_rows, stride, s->n_in);
+    j->x = weft_kit_nans(j->n_x + 1);
+    j->x_rows = weft_kit_new((size_t)s->n_row + 1, sizeof(int32_t));
+    for (int32_t r = 0; r < s->n_row; r++) {
+        j->x_rows[r] = 2 * (s->n_row - 1 - r) + 1;
+        const int32_t at = s->gather ? j->x_rows[r] : r;
+        weft_kit_fill(c, j->x + at * stride, 1, s->n_in, stride, 2.0f);
+        if (s->x_is_bf16) round_rows(j->x + at * stride, s->n_in);
+    }
+}
+
+static void job_make(weft_kernel_check *c, const product_shape *s,
+                     product_job *j)
+{
+    *j = (product_job){.s = *s};
+    (void)snprintf(j->what, sizeof j->what,
+                   "%s %d x %d, %d rows, gather %d, bf16 %d, shifts %d %d",
+                   weft_dtype_name(s->dtype), (int)s->n_out, (int)s->n_in,
+                   (int)s->n_row, s->gather, s->x_is_bf16, (int)s->w_shift,
+                   (int)s->x_shift);
+    weights_make(c, s->dtype, s->n_out, s->n_in, s->w_shift, &j->w);
+    job_x(c, j);
+    j->host = (weft_gemm){.w = &j->w.packed,
+                          .x = j->x,
+                          .x_rows = s->gather ? j->x_rows : NULL,
+                          .x_stride = s->n_in + s->x_pad,
+                          .y_stride = s->n_out + s->y_pad,
+                          .n_row = s->n_row,
+                          .x_is_bf16 = s->x_is_bf16,
+                          .round = s->round};
+    j->n_y = span_of(s->n_row, j->host.y_stride, s->n_out);
+    j->device = j->host;
+    j->device.w = &j->w.at_device;
+    j->device.x = floats_put(j->x, j->n_x, s->x_shift);
+    j->device.x_rows =
+        s->gather
+            ? device_kit_put(j->x_rows, (size_t)s->n_row * sizeof(int32_t))
+            : NULL;
+    float *const nans = weft_kit_nans(j->n_y + 1);
+    j->device.y = device_kit_put(nans, (size_t)j->n_y * sizeof(float));
+    j->host.y = nans;
+}
+
+static void job_free(product_job *j)
+{
+    weights_free(&j->w);
+    device_kit_free((float *)j->device.x - j->s.x_shift);
+    if (j->s.gather) device_kit_free((void *)j->device.x_rows);
+    device_kit_free(j->device.y);
+    weft_mem_free(j->x);
+    weft_mem_free(j->x_rows);
+    weft_mem_free(j->host.y);
+}
+
+/* The y of the device, in a host block. */
+static float *job_get(const product_job *j)
+{
+    float *const got = weft_kit_nans(j->n_y + 1);
+    device_kit_get(got, j->device.y, (size_t)j->n_y * sizeof *got);
+    return got;
+}
+
+static const float *job_x_row(const product_job *j, int32_t r)
+{
+    return j->x + (j->s.gather ? j->x_rows[r] : r) * j->host.x_stride;
+}
+
+static void job_check(product_job *j)
+{
+    weft_ops_reference()->gemm(NULL, &j->host, 1);
+    float *const got = job_get(j);
+    const int64_t stride = j->host.y_stride;
+    for (int32_t r = 0; r < j->s.n_row; r++) {
+        assert_row(&j->w.packed, job_x_row(j, r), got + r * stride,
+                   j->host.y + r * stride, j->s.x_is_bf16, j->s.round, j->what);
+        for (int64_t i = r * stride + j->s.n_out;
+             i < (r + 1) * stride && i < j->n_y; i++)
+            ck_assert_msg(isnan(got[i]), "%s: wrote past row %d", j->what,
+                          (int)r);
+    }
+    weft_mem_free(got);
+}
+
+static void run_list(product_job *jobs, int32_t n)
+{
+    const weft_device_api *const api = device_kit_open();
+    weft_gemm list[LIST_MAX];
+    for (int32_t i = 0; i < n; i++) list[i] = jobs[i].device;
+    api->ops->gemm(NULL, list, n);
+    device_kit_sync();
+}
+
+static void run_and_check(product_job *jobs, int32_t *n)
+{
+    run_list(jobs, *n);
+    for (int32_t i = 0; i < *n; i++) {
+        job_check(&jobs[i]);
+        job_free(&jobs[i]);
+    }
+    *n = 0;
+}
+
+static const int32_t widths[] = {1,  3,  15, 16, 17,  31,  32,  33,  47, 48,
+                                 49, 63, 64, 65, 127, 128, 129, 191, 193};
+enum { N_WIDTH = sizeof widths / sizeof widths[0] };
+
+static product_shape any_shape(weft_kernel_check *c, weft_dtype dtype,
+                               int32_t n_out, int32_t n_in, int32_t n_row)
+{
+    static const int32_t pads[] = {0, 1, 4, 5};
+    return (product_shape){.dtype = dtype,
+                           .n_out = n_out,
+                           .n_in = n_in,
+                           .n_row = n_row,
+                           .gather = (weft_kit_bits(c) & 1) != 0,
+                           .round = (weft_round)weft_kit_int(c, 0, 1),
+                           .w_shift = weft_kit_int(c, 0, 3) == 0,
+                           .x_shift = weft_kit_int(c, 0, 3) == 0,
+                           .x_pad = weft_kit_pick(c, pads, 4),
+                           .y_pad = weft_kit_int(c, 0, 3)};
+}
+
+START_TEST(exact_products_have_the_bits_of_the_reference)
+{
+    weft_kernel_check c = {.seed = 5};
+    product_job jobs[6];
+    int32_t n = 0, rows = 0;
+    for (int32_t d = WEFT_F32; d <= WEFT_F8_E4M3; d++)
+        for (int32_t o = 0; o < N_WIDTH; o++) {
+            const int32_t n_in = weft_kit_pick(&c, widths, N_WIDTH);
+            product_shape s =
+                any_shape(&c, (weft_dtype)d, widths[o], n_in, rows);
+            rows = (rows + 7) % 41;
+            /* These keep their exact form. */
+            s.x_is_bf16 = (d == WEFT_F32 || d == WEFT_F16) && o % 2 == 0;
+            job_make(&c, &s, &jobs[n++]);
+            if (n >= 1 + (o + d) % 6) run_and_check(jobs, &n);
+        }
+    run_and_check(jobs, &n);
+    /* Several blocks of scales both ways, more than one tile of rows. */
+    product_shape s = any_shape(&c, WEFT_F8_E4M3, 140, 272, 67);
+    job_make(&c, &s, &jobs[n++]);
+    run_and_check(jobs, &n);
+}
+END_TEST
+
+START_TEST(sums_of_tiny_terms_keep_their_sign)
+{
+    /* Products that round to -0: a sum is -0 then, and no zero that fills up a
+     * tile may turn it. */
+    weft_kernel_check c = {.seed = 6};
+    for (int32_t n_row = 1; n_row <= 20; n_row += 19) {
+        product_job j;
+        const product_shape s = {
+            .dtype = WEFT_F32, .n_out = 5, .n_in = 3, .n_row = n_row};
+        job_make(&c, &s, &j);
+        float *const w = weft_kit_nans(15);
+        for (int32_t i = 0; i < 15; i++) w[i] = -0x1p-100f;
+        for (int32_t o = 0; o < 5; o++)
+            for (int32_t i = 0; i < 3; i++)
+                memcpy((void *)packed_element(&j.w.packed, o, i), w, sizeof *w);
+        for (int64_t i = 0; i < j.n_x; i++) j.x[i] = 0x1p-100f;
+        device_kit_free((void *)j.device.x);
+        device_kit_free((void *)j.w.at_device.data);
+        j.device.x = floats_put(j.x, j.n_x, 0);
+        j.w.at_device.data = device_kit_put(w, 15 * sizeof *w);
+        weft_mem_free(w);
+        run_list(&j, 1);
+        job_check(&j);
+        ck_assert(signbit(j.host.y[0]));
+        job_free(&j);
+    }
+}
+END_TEST
+
+START_TEST(tensor_products_are_near_exact)
+{
+    /* Every tile shape: rows up to 8, 32, and more; outputs in more than one
+     * tile; inputs around pieces of 32 and blocks of 128, and many. */
+    static const int32_t rows[] = {1, 2, 7, 8, 9, 16, 17, 33, 65};
+    static const int32_t outs[] = {1, 8, 15, 16, 17, 40, 64, 65, 130};
+    static const int32_t ins[] = {1,   8,   15,  16,  24,  31,  32,  33,
+                                  40,  64,  96,  127, 128, 129, 160, 255,
+                                  256, 272, 511, 512, 513, 520, 640, 645};
+    enum { N_IN = sizeof ins / sizeof ins[0] };
+    weft_kernel_check c = {.seed = 7};
+    product_job jobs[6];
+    int32_t n = 0;
+    for (int32_t i = 0; i < 2 * 9 * 6; i++) {
+        const weft_dtype type = i % 2 == 0 ? WEFT_BF16 : WEFT_F8_E4M3;
+        product_shape s =
+            any_shape(&c, type, weft_kit_pick(&c, outs, 9), ins[i / 2 % N_IN],
+                      rows[(i / 2 + i / 18) % 9]);
+        s.x_is_bf16 = true;
+        job_make(&c, &s, &jobs[n++]);
+        if (n >= 1 + i % 6) run_and_check(jobs, &n);
+    }
+    run_and_check(jobs, &n);
+}
+END_TEST
+
+START_TEST(large_tiles_are_near_exact)
+{
+    weft_kernel_check c = {.seed = 8};
+    for (int32_t i = 0; i < 4; i++) {
+        product_job j;
+        int32_t n = 1;
+        product_shape s =
+            any_shape(&c, i % 2 == 0 ? WEFT_BF16 : WEFT_F8_E4M3,
+                      i < 2 ? 130 : 500, i < 2 ? 176 : 33, i < 2 ? 129 : 128);
+        s.x_is_bf16 = true;
+        s.w_shift = s.x_shift = 0;
+        job_make(&c, &s, &j);
+        run_and_check(&j, &n);
+    }
+}
+END_TEST
+
+START_TEST(every_code_of_f8_is_read)
+{
+    /* Rows of x with a single 1 pick the elements out one by one. */
+    weft_kernel_check c = {.seed = 9};
+    product_job j;
+    product_shape s = {.dtype = WEFT_F8_E4M3,
+                       .n_out = 16,
+                       .n_in = 16,
+                       .n_row = 16,
+                       .x_is_bf16 = true};
+    job_make(&c, &s, &j);
+    for (int32_t o = 0; o < 16; o++)
+        for (int32_t i = 0; i < 16; i++) {
+            const int32_t code = o * 16 + i;
+            *(unsigned char *)packed_element(&j.w.packed, o, i) =
+                (unsigned char)((code & 127) == 127 ? 0 : code);
+        }
+    product_weights old = {.at_device = j.w.at_device};
+    weights_put(&j.w, 0);
+    device_kit_free((void *)old.at_device.data);
+    device_kit_free((void *)old.at_device.scales);
+    for (int32_t r = 0; r < 16; r++)
+        for (int32_t i = 0; i < 16; i++) j.x[r * 16 + i] = r == i ? 1.0f : 0.0f;
+    device_kit_free((void *)j.device.x);
+    j.device.x = floats_put(j.x, j.n_x, 0);
+    run_list(&j, 1);
+    weft_ops_reference()->gemm(NULL, &j.host, 1);
+    float *const got = job_get(&j);
+    for (int32_t i = 0; i < 256; i++)
+        ck_assert_msg(got[i] == j.host.y[i], "code 0x%02x is %.9g, not %.9g",
+                      (unsigned)((i % 16) * 16 + i / 16), (double)got[i],
+                      (double)j.host.y[i]);
+    weft_mem_free(got);
+    job_free(&j);
+}
+END_TEST
+
+/* The first n rows of a job, alone, into y; back to front if `turned`. */
+static void run_first(const product_job *j, int32_t n, bool turned, float *y)
+{
+    weft_gemm g = j->device;
+    int32_t rows[256];
+    for (int32_t r = 0; r < n; r++) rows[r] = turned ? n - 1 - r : r;
+    int32_t *const at = device_kit_put(rows, (size_t)n * sizeof *rows);
+    g.n_row = n;
+    g.x_rows = turned ? at : NULL;
+    device_kit_open()->ops->gemm(NULL, &g, 1);
+    device_kit_sync();
+    device_kit_get(y, g.y,
+                   (size_t)span_of(n, g.y_stride, j->s.n_out) * sizeof *y);
+    device_kit_free(at);
+}
+
+static void assert_rows_same(const product_job *j, const float *all,
+                             const float *y, int32_t n, bool turned)
+{
+    const int64_t stride = j->host.y_stride;
+    for (int32_t r = 0; r < n; r++)
+        ck_assert_msg(same_bytes(all + r * stride,
+                                 y + (turned ? n - 1 - r : r) * stride,
+                                 (size_t)j->s.n_out * sizeof *y),
+                      "%s: row %d differs among %d", j->what, (int)r, (int)n);
+}
+
+START_TEST(a_row_has_the_same_bits_in_any_company)
+{
+    /* 130 rows of 136 outputs take the largest tiles, fewer the others. */
+    static const int32_t ins[] = {656, 645};
+    weft_kernel_check c = {.seed = 10};
+    for (int32_t i = 0; i < 3; i++) {
+        product_job j;
+        const product_shape s = {.dtype = i == 1 ? WEFT_F8_E4M3 : WEFT_BF16,
+                                 .n_out = 136,
+                                 .n_in = ins[i / 2],
+                                 .n_row = 130,
+                                 .x_is_bf16 = true};
+        job_make(&c, &s, &j);
+        float *const all = weft_kit_nans(j.n_y);
+        float *const y = weft_kit_nans(j.n_y);
+        run_first(&j, 130, false, all);
+        for (int32_t n = 1; n <= 40; n += i == 0 ? 1 : 7) {
+            run_first(&j, n, n % 2 == 0, y);
+            assert_rows_same(&j, all, y, n, n % 2 == 0);
+        }
+        run_first(&j, 130, true, y);
+        assert_rows_same(&j, all, y, 130, true);
+        weft_mem_free(all);
+        weft_mem_free(y);
+        job_free(&j);
+    }
+}
+END_TEST
+
+START_TEST(a_row_keeps_its_nan)
+{
+    weft_kernel_check c = {.seed = 11};
+    for (int32_t i = 0; i < 3; i++) {
+        product_job j;
+        product_shape s = {.dtype = i == 2 ? WEFT_F32 : WEFT_BF16,
+                           .n_out = 70,
+                           .n_in = 130,
+                           .n_row = 7 + 30 * i,
+                           .x_is_bf16 = i < 2};
+        job_make(&c, &s, &j);
+        float *const y = weft_kit_nans(j.n_y), *const all =
+                                                   weft_kit_nans(j.n_y);
+        run_first(&j, s.n_row, false, all);
+        j.x[3 * s.n_in + 129] = NAN;
+        j.x[4 * s.n_in + 1] = INFINITY;
+        device_kit_free((void *)j.device.x);
+        j.device.x = floats_put(j.x, j.n_x, 0);
+        run_first(&j, s.n_row, false, y);
+        for (int32_t r = 0; r < s.n_row; r++)
+            for (int32_t o = 0; o < s.n_out; o++) {
+                const float v = y[r * s.n_out + o];
+                ck_assert(r == 3   ? isnan(v)
+                          : r == 4 ? !isfinite(v)
+                                   : v == all[r * s.n_out + o]);
+            }
+        weft_mem_free(y);
+        weft_mem_free(all);
+        job_free(&j);
+    }
+}
+END_TEST
+
+/* Heads that lie at even distances in one matrix, x and y, as k_up and v_up
+ * do; the last two are out of step. */
+START_TEST(heads_are_what_each_is_alone)
+{
+    enum { HEADS = 7, OUT = 24, IN = 40, ROWS = 9 };
+    static const int32_t places[HEADS] = {0, 1, 2, 3, 4, 6, 5};
+    weft_kernel_check c = {.seed = 12};
+    for (int32_t d = WEFT_F32; d <= WEFT_BF16; d++) {
+        product_job j;
+        const product_shape s = {.dtype = (weft_dtype)d,
+                                 .n_out = HEADS * OUT,
+                                 .n_in = IN,
+                                 .n_row = HEADS * ROWS,
+                                 .x_is_bf16 = true};
+        job_make(&c, &s, &j);
+        weft_gemm list[HEADS];
+        weft_matrix w[HEADS];
+        const size_t elem = weft_dtype_bytes(s.dtype);
+        for (int32_t h = 0; h < HEADS; h++) {
+            const int32_t at = places[h];
+            w[h] = j.w.at_device;
+            w[h].n_out = OUT;
+            w[h].data = (const unsigned char *)j.w.at_device.data +
+                        (size_t)at * OUT * IN * elem;
+            list[h] = j.device;
+            list[h].w = &w[h];
+            list[h].n_row = ROWS;
+            list[h].x = j.device.x + (int64_t)at * IN;
+            list[h].x_stride = HEADS * IN;
+            list[h].y = j.device.y + (int64_t)at * OUT;
+            list[h].y_stride = HEADS * OUT;
+        }
+        const size_t bytes = (size_t)(ROWS * HEADS * OUT) * sizeof(float);
+        float *const y = weft_kit_nans(j.n_y), *const alone =
+                                                   weft_kit_nans(j.n_y);
+        device_kit_open()->ops->gemm(NULL, list, HEADS);
+        device_kit_sync();
+        device_kit_get(y, j.device.y, bytes);
+        device_kit_open()->upload(j.device.y, alone, (int64_t)bytes);
+        for (int32_t h = 0; h < HEADS; h++)
+            device_kit_open()->ops->gemm(NULL, &list[h], 1);
+        device_kit_sync();
+        device_kit_get(alone, j.device.y, bytes);
+        ck_assert_mem_eq(y, alone, bytes);
+        for (int32_t i = 0; i < ROWS * HEADS * OUT; i++)
+            ck_assert(!isnan(y[i]));
+        weft_mem_free(y);
+        weft_mem_free(alone);
+        job_free(&j);
+    }
+}
+END_TEST
+
+START_TEST(a_list_may_be_long)
+{
+    weft_kernel_check c = {.seed = 13};
+    product_job jobs[LIST_MAX];
+    int32_t n = 0;
+    for (int32_t i = 0; i < LIST_MAX; i++) {
+        product_shape s =
+            any_shape(&c, i % 5 == 4 ? WEFT_F8_E4M3 : WEFT_BF16, 1 + i % 9,
+                      16 + i, i % 7 == 6 ? 0 : 1 + i % 3);
+        s.x_is_bf16 = i % 11 != 10;
+        job_make(&c, &s, &jobs[n++]);
+    }
+    run_and_check(jobs, &n);
+    device_kit_open()->ops->gemm(NULL, NULL, 0);
+    device_kit_sync();
+}
+END_TEST
+
+int main(void)
+{
+    device_kit_need();
+    const TTest *const tests[] = {exact_products_have_the_bits_of_the_reference,
+                                  sums_of_tiny_terms_keep_their_sign,
+                                  tensor_products_are_near_exact,
+                                  large_tiles_are_near_exact,
+                                  every_code_of_f8_is_read,
+                                  a_row_has_the_same_bits_in_any_company,
+                                  a_row_keeps_its_nan,
+                                  heads_are_what_each_is_alone,
+                                  a_list_may_be_long};
+    return WEFT_SUITE_RUN("cuda_gemm", tests);
+}
