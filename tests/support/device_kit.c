@@ -12,6 +12,7 @@
 
 enum { SKIPPED = 77, SCRATCH_BYTES = 1 << 20, THREADS = 4 };
 
+static void *library;
 static const weft_device_api *api;
 static weft_device *device;
 static int64_t device_scratch;
@@ -46,7 +47,7 @@ static const weft_device_api *load(void)
 {
     char path[PATH_MAX];
     library_path(path);
-    void *const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         printf("SKIP %s\n", dlerror());
         return NULL;
@@ -69,6 +70,12 @@ const weft_device_api *device_kit_api(void)
     if (api == NULL) api = load();
     if (api == NULL) exit(SKIPPED);
     return api;
+}
+
+void *device_kit_symbol(const char *name)
+{
+    (void)device_kit_api();
+    return dlsym(library, name);
 }
 
 static int probe(void)

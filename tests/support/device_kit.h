@@ -21,6 +21,8 @@ void device_kit_need(void);
 
 /* The library's table, loaded on first use; nothing is opened. */
 const weft_device_api *device_kit_api(void);
+/* Something else that the library shows; NULL: it has no such symbol. */
+void *device_kit_symbol(const char *name);
 
 /* Device 0, one MiB of scratch, four threads at most; the calling thread is
  * bound. Another call gives the same. */
