@@ -318,10 +318,19 @@ static void listen(weft_stage *s, weft_stage_from from, uint64_t since_ns)
         weft_stage_break(s, from, err.text);
 }
 
+/* Another lead, which no turn has taken yet. */
+static bool is_lead_replaced(weft_stage *s)
+{
+    (void)pthread_mutex_lock(&s->lock);
+    const bool replaced = s->offered[WEFT_FROM_LEAD] != NULL;
+    (void)pthread_mutex_unlock(&s->lock);
+    return replaced;
+}
+
 /* Sends, and returns when the rows have left, since the next ones are computed
  * in their place. A receiver that computes takes them later. What the lead says
  * meanwhile is not for here, so its silence is not judged; a lead that has gone
- * ends its link. */
+ * ends its link, and so does one in whose place another has come. */
 static void send_rows(weft_stage *s, weft_stage_from to, weft_frame *frame)
 {
     const uint64_t since_ns = weft_clock_now_ns();
@@ -340,6 +349,8 @@ static void send_rows(weft_stage *s, weft_stage_from to, weft_frame *frame)
             weft_stage_break(s, to, err.text);
         else if (to == WEFT_FROM_NEXT)
             listen(s, to, since_ns);
+        else if (is_lead_replaced(s))
+            weft_stage_break(s, to, "another link");
     }
 }
 
