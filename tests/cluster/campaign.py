@@ -50,6 +50,9 @@ def run_apart(scenario, options):
     done = subprocess.run(["unshare", "--net", "--mount", sys.executable, "-B", __file__, "--inside", "--weft", options.weft, "--data", options.data,
                            "--seed", str(options.seed), "--size", options.size, "--only", scenario.__name__],
                           capture_output=True, text=True)
+    for line in done.stdout.splitlines():
+        if line.startswith("    host: "):
+            print(line, flush=True)
     words = [line for line in done.stdout.splitlines() if line.startswith(("PASS ", "FAIL ", "SKIP "))]
     if not words:
         return "FAIL", (done.stdout + done.stderr)[-2000:], time.monotonic() - begin

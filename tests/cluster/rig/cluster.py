@@ -17,6 +17,7 @@ from cases.cluster import Etcd, free_port, ready_or_skip
 from cases.invariance import answer, requests, same
 from cases.lifecycle import check_status
 
+from rig.host import METER
 from rig.proxy import Proxy
 
 
@@ -127,8 +128,12 @@ class Rig:
         return [line for line in done.stdout.splitlines() if line.strip()]
 
     # -- the end -----------------------------------------------------------------------------------------------------
-    def check_idle(self, what):
-        self.served.wait_idle(what, within=5.0)
+    def check_idle(self, what, bar=5.0):
+        """Every pool is empty within that time."""
+        began = time.monotonic()
+        self.served.wait_idle(what, within=bar + 30)
+        took = METER.since(began, f"idle, {what}")
+        expect(took <= bar, f"{what}: everything was back to 0 after {took:.1f} s; the bar is {bar:g} s")
 
     def check_files(self, slack=12):
         for name, count in self.open_files().items():
@@ -271,15 +276,22 @@ class Disturbance:
     """What streams suffer of one fault: of every gap between two tokens that overlaps the time from its beginning until it is over. Streams that
     stand still have not told of it yet, so the stall is known only when the load was stopped."""
 
-    def __init__(self, load):
-        self.load, self.began, self.until = load, time.monotonic(), None
+    def __init__(self, what):
+        self.what, self.began, self.until, self._stall = what, time.monotonic(), None, None
 
     def over(self):
         self.until = time.monotonic()
 
+    def measure(self, gaps, median):
+        """The longest of (when it ended, seconds), less the median and what the host itself stood still."""
+        mine = [(at, g) for at, g in gaps if at >= self.began and at - g <= self.until]
+        self._stall = METER.longest(mine, self.what) - median
+
     @property
     def stall(self):
-        return self.load.stall(self.began, self.until)
+        if self._stall is None:
+            raise RuntimeError("a stall is asked for while streams run that may stand still")
+        return self._stall
 
 
 class Load:
@@ -329,12 +341,6 @@ class Load:
         with self._lock:
             return statistics.median([g for _, g in self.gaps]) if self.gaps else 0.0
 
-    def stall(self, began, until):
-        """The longest gap that overlaps that time, less the median."""
-        if any(thread.is_alive() for thread in self._threads):
-            raise RuntimeError("a stall is asked for while streams run that may stand still")
-        return max((g for at, g in self.gaps if at >= began and at - g <= until), default=0.0) - self.median
-
     @property
     def stalls(self):
         """Of each disturbance."""
@@ -350,7 +356,7 @@ class Load:
     @contextmanager
     def disturbed(self, what):
         """Around a fault (until over() is called, or the end); at the end no stream may have failed."""
-        fault = Disturbance(self)
+        fault = Disturbance(what)
         yield fault
         if fault.until is None:
             fault.over()
@@ -362,6 +368,8 @@ class Load:
         for thread in self._threads:
             thread.join(120)
         expect(not any(thread.is_alive() for thread in self._threads), f"{what}: a stream did not end within 120 s")
+        for fault in self.disturbances:
+            fault.measure(self.gaps, self.median)
         self.client.close()
         expect(not self.faults, f"{what}: {len(self.faults)} stream(s) failed: {'; '.join(self.faults[:3])}")
         expect(self.done > 0, f"{what}: no stream ended")
