@@ -112,6 +112,20 @@ static bool is_needed(const weft_stage *s, weft_stage_from from)
     return from == WEFT_FROM_LEAD || !is_last(s);
 }
 
+void weft_stage_tell(weft_stage *s, const weft_frame *frame)
+{
+    weft_link *const lead = s->links[WEFT_FROM_LEAD];
+    weft_err err = {0};
+    if (lead == NULL) return;
+    const weft_status st = weft_link_send(lead, frame, NULL, &err);
+    if (st == WEFT_OK) return;
+    const char *const why =
+        st == WEFT_RESOURCE_EXHAUSTED ? "its queue is full" : err.text;
+    weft_log(WEFT_LOG_WARN, "stage", "lead_lost", "from \"%s\" reason \"%s\"",
+             weft_link_name(lead), why);
+    weft_stage_break(s, WEFT_FROM_LEAD, why);
+}
+
 void weft_stage_break(weft_stage *s, weft_stage_from from, const char *why)
 {
     weft_link *const link = s->links[from];
@@ -143,10 +157,7 @@ void weft_stage_break(weft_stage *s, weft_stage_from from, const char *why)
         .body = body,
         .body_bytes = weft_stuck_encode(&stuck, body),
     };
-    weft_err err = {0};
-    if (s->links[WEFT_FROM_LEAD] != NULL &&
-        weft_link_send(s->links[WEFT_FROM_LEAD], &frame, NULL, &err) != WEFT_OK)
-        weft_stage_break(s, WEFT_FROM_LEAD, err.text);
+    weft_stage_tell(s, &frame);
 }
 
 static void take_link(weft_stage *s, weft_stage_from from, weft_link *link)

@@ -77,6 +77,8 @@ struct weft_stage {
 
 /* The link ends; whatever was borrowed from it is gone, and so is the run. */
 void weft_stage_break(weft_stage *s, weft_stage_from from, const char *why);
+/* To the lead, if there is one; a link that does not take it ends. */
+void weft_stage_tell(weft_stage *s, const weft_frame *frame);
 /* Takes in what has come and computes what can be; whether there was any. */
 bool weft_stage_turn(weft_stage *s);
 /* Nothing of the run is kept. */

@@ -34,13 +34,10 @@ static void break_off(weft_stage *s, weft_stage_from from, const char *why)
 static void tell_lead(weft_stage *s, weft_frame *frame, const void *body,
                       size_t body_bytes)
 {
-    weft_err err = {0};
     frame->group = s->options.group;
     frame->body = body;
     frame->body_bytes = body_bytes;
-    if (s->links[WEFT_FROM_LEAD] != NULL &&
-        weft_link_send(s->links[WEFT_FROM_LEAD], frame, NULL, &err) != WEFT_OK)
-        weft_stage_break(s, WEFT_FROM_LEAD, err.text);
+    weft_stage_tell(s, frame);
 }
 
 void weft_stage_hail(weft_stage *s, uint64_t run)

@@ -1,6 +1,7 @@
 /* What a stage does with frames that are wrong: the link they came on is
  * closed, and the next lead finds the stage as it was. Frames of an earlier run
  * or try are dropped without a word. */
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,6 +10,7 @@
 #include "node/base/rng.h"
 #include "shard/step/stages_internal.h"
 #include "tests/support/chain.h"
+#include "tests/support/dial_kit.h"
 #include "tests/support/expect.h"
 #include "tests/support/suite.h"
 
@@ -511,6 +513,47 @@ START_TEST(other_values_are_refused_with_both)
 }
 END_TEST
 
+static bool is_connected(const lead *l)
+{
+    weft_stage_state state;
+    weft_stage_get_state(l->stage, &state);
+    return state.connected;
+}
+
+/* Answers that nobody reads fill the queue of the link, which ends for that. */
+START_TEST(a_lead_that_reads_nothing_loses_its_link)
+{
+    lead *const l = lead_open();
+    FILE *said = NULL;
+    int before = -1;
+    dial(l);
+    l->run++;
+    weft_stages_values values = values_of(l);
+    values.page_tokens++;
+    unsigned char body[WEFT_STAGES_BODY_BYTES];
+    const weft_frame reset = {.type = WEFT_FRAME_RESET,
+                              .group = CHAIN_GROUP,
+                              .body = body,
+                              .body_bytes =
+                                  weft_stages_values_encode(&values, body)};
+    kit_catch_stderr(&said, &before);
+    const uint64_t deadline_ns = weft_clock_now_ns() + WAIT_NS;
+    while (is_connected(l) && weft_clock_now_ns() < deadline_ns) {
+        /* Its queue may be full, too, until the stage has read. */
+        if (weft_link_send(l->link, &reset, NULL, NULL) != WEFT_OK)
+            (void)sched_yield();
+    }
+    char text[65536];
+    (void)kit_release_stderr(said, before, text, sizeof text);
+    ck_assert(!is_connected(l));
+    ck_assert_msg(strstr(text, "stage lead_lost from") != NULL &&
+                      strstr(text, "reason \"its queue is full\"") != NULL,
+                  "%s", text);
+    expect_works(l);
+    lead_close(l);
+}
+END_TEST
+
 int main(void)
 {
     const TTest *const tests[] = {a_try_without_rows_makes_way,
@@ -519,6 +562,7 @@ int main(void)
                                   wrong_frames_break_the_link,
                                   spoiled_bytes,
                                   earlier_runs_and_tries_are_dropped,
-                                  other_values_are_refused_with_both};
+                                  other_values_are_refused_with_both,
+                                  a_lead_that_reads_nothing_loses_its_link};
     return WEFT_SUITE_RUN("stage frames", tests);
 }
