@@ -22,13 +22,19 @@ static inline void order_fault(const char *fault)
         (void)setenv("WEFT_SIMT_FAULT", fault, 1);
 }
 
-/* Blocks, streams, graphs and the rest that the library has not given back. */
+static inline int64_t number_from(const char *name)
+{
+    int64_t (*number)(void) = NULL;
+    void *const symbol = device_kit_symbol(name);
+    memcpy(&number, &symbol, sizeof number);
+    return number == NULL ? 0 : number();
+}
+
+/* Device blocks, streams, graphs and the rest that the library has not given
+ * back, and what it took of the host. */
 static inline int64_t live_things(void)
 {
-    int64_t (*live)(void) = NULL;
-    void *const symbol = device_kit_symbol("weft_simt_live");
-    memcpy(&live, &symbol, sizeof live);
-    return live == NULL ? 0 : live();
+    return number_from("weft_simt_live") + number_from("weft_mem_live");
 }
 
 #endif

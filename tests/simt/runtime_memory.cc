@@ -131,8 +131,6 @@ cudaError_t host_alloc(void **at, size_t bytes)
 cudaError_t check_direction(const void *to, const void *from, size_t bytes,
                             cudaMemcpyKind kind)
 {
-    if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault)
-        return cudaErrorInvalidMemcpyDirection;
     if (kind == cudaMemcpyDefault)
         return (touches_device(to) && !on_device(to, bytes)) ||
                        (touches_device(from) && !on_device(from, bytes))
