@@ -9,6 +9,7 @@
 // of its heads, which needs no scratch; else every split of 256 keys is a block
 // and a second kernel folds them. Both give the same bits.
 #include "kernels/cuda/attn_exact.cuh"
+#include "kernels/cuda/attn_tensor.cuh"
 #include "kernels/cuda/launch.h"
 
 namespace weft
@@ -24,10 +25,51 @@ struct attn_form {
     int32_t shared_bytes;
 };
 
-attn_form choose_form(const queue *, const weft_attn *op)
+attn_form exact_form(weft_dtype cache)
 {
-    if (op->kv.dtype == WEFT_BF16) return {attn_exact<bf16>, EXACT_HEADS, 0};
-    return {attn_exact<float>, EXACT_HEADS, 0};
+    const int32_t bytes = static_cast<int32_t>(sizeof(exact_shared));
+    if (cache == WEFT_BF16) return {attn_exact<bf16>, EXACT_HEADS, bytes};
+    return {attn_exact<float>, EXACT_HEADS, bytes};
+}
+
+template <class S> attn_form tensor_form()
+{
+    return {attn_tensor<S>, S::M, S::BYTES};
+}
+
+// Width (padded), values, heads / 16, keys of a tile, and whether q is held.
+// More heads a block read a row of the cache less often; there are as many as
+// registers (values) and shared memory (q and two tiles) have room for.
+using small_16 = tensor_shape<128, 128, 1, 32, true>;
+using full_16 = tensor_shape<576, 512, 1, 32, true>;
+using full_32 = tensor_shape<576, 512, 2, 32, true>;
+using full_64 = tensor_shape<576, 512, 4, 32, false>;
+using window_16 = tensor_shape<1088, 1024, 1, 16, true>;
+using window_32 = tensor_shape<1088, 1024, 2, 16, false>;
+using window_32_wide = tensor_shape<1088, 1024, 2, 32, false>;
+static_assert(full_32::BYTES <= 99 << 10 && window_16::BYTES <= 99 << 10,
+              "these run everywhere");
+
+attn_form choose_form(const queue *q, const weft_attn *op)
+{
+    const int32_t width = op->width, values = op->value_width;
+    const int32_t room = tensor_room(q->sm), heads = op->n_head;
+    if (op->round != WEFT_ROUND_BF16 || op->kv.dtype != WEFT_BF16)
+        return exact_form(op->kv.dtype);
+    if (width <= 128 && values <= 128) return tensor_form<small_16>();
+    if (width <= 576 && values <= 512) {
+        if (heads <= 16) return tensor_form<full_16>();
+        if (heads > 32 && full_64::BYTES <= room) return tensor_form<full_64>();
+        return tensor_form<full_32>();
+    }
+    if (width <= 1088 && values <= 1024) {
+        if (heads > 16 && window_32_wide::BYTES <= room)
+            return tensor_form<window_32_wide>();
+        if (heads > 16 && window_32::BYTES <= room)
+            return tensor_form<window_32>();
+        return tensor_form<window_16>();
+    }
+    return exact_form(op->kv.dtype);
 }
 
 // Bytes of scratch that the splits of one row take.
@@ -79,6 +121,10 @@ void launch_attn(queue *q, const weft_attn *op)
 {
     if (op->n_row <= 0 || op->n_head <= 0 || op->value_width <= 0) return;
     const attn_form form = choose_form(q, op);
+    // More than 48 KiB have to be asked for; a refusal shows at the launch.
+    (void)cudaFuncSetAttribute(form.kernel,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               form.shared_bytes);
     attn_work work = {};
     work.op = *op;
     work.n_split = (op->n_keys_max + ATTN_SPLIT - 1) / ATTN_SPLIT;

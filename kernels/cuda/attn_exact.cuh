@@ -23,6 +23,7 @@ struct exact_shared {
     attn_sum all[EXACT_HEADS];
     attn_state state[EXACT_HEADS];
 };
+static_assert(sizeof(exact_shared) <= 48 << 10, "what a block has unasked");
 
 // A block's heads.
 struct exact_heads {
@@ -69,6 +70,7 @@ exact_scores(exact_shared *sh, const weft_attn &op, const exact_heads &heads,
         const int32_t n = op.width - c < EXACT_TILE ? op.width - c : EXACT_TILE;
         exact_load<E>(sh, heads, op.width, c, n, n_key);
         __syncthreads();
+#pragma unroll 4
         for (int32_t i = 0; i < n && j < n_key; i++) {
             const float k = sh->tile[j][i];
 #pragma unroll
@@ -116,6 +118,7 @@ exact_values(const exact_shared *sh, const attn_work &work,
     for (int32_t d = thread_index(); d < work.op.value_width;
          d += ATTN_THREADS) {
         float acc[EXACT_HEADS] = {};
+#pragma unroll 2
         for (int32_t j = 0; j < n_key; j++) {
             const float c =
                 exact_element(reinterpret_cast<const E *>(sh->key[j]), d);
@@ -134,7 +137,7 @@ exact_values(const exact_shared *sh, const attn_work &work,
 template <class E>
 __global__ void __launch_bounds__(ATTN_THREADS) attn_exact(const attn_work work)
 {
-    __shared__ exact_shared sh;
+    WEFT_SHARED_DYNAMIC(exact_shared, sh);
     const int32_t block = static_cast<int32_t>(blockIdx.x);
     const int32_t r = block / work.n_head_block;
     exact_heads heads;
@@ -156,13 +159,13 @@ __global__ void __launch_bounds__(ATTN_THREADS) attn_exact(const attn_work work)
             n_keys - first < ATTN_SPLIT ? n_keys - first : ATTN_SPLIT;
         const int32_t j = thread_index();
         __syncthreads(); // the split before is done with keys and weights
-        if (j < n_key) sh.key[j] = attn_key(work.op.kv, heads.row, first + j);
+        if (j < n_key) sh->key[j] = attn_key(work.op.kv, heads.row, first + j);
         __syncthreads();
-        exact_scores<E>(&sh, work.op, heads, n_key);
+        exact_scores<E>(sh, work.op, heads, n_key);
         __syncthreads();
-        exact_softmax(&sh, work, place, heads, n_key);
+        exact_softmax(sh, work, place, heads, n_key);
         __syncthreads();
-        exact_values<E>(&sh, work, place, heads, n_key);
+        exact_values<E>(sh, work, place, heads, n_key);
     }
 }
 
