@@ -37,20 +37,25 @@ struct mma_shape {
     static constexpr int wo = WO, wr = WR, wk = WK, fo = FO, fr = FR;
     static constexpr int outs = WO * FO * 16, rows = WR * FR * 8;
     static constexpr int threads = 32 * WO * WR * WK;
-    static constexpr int step = STEP, span = WK * STEP, stages = STAGES;
+    static constexpr int step = STEP, span = WK * STEP;
     static constexpr int x_tile = rows * STEP * 2; // bytes
     static constexpr int x_bytes = WK * x_tile;
     static constexpr int x_chunks = rows * span / 8 / threads; // of a thread
     static constexpr int part_words = outs * rows;
     static constexpr int part_bytes = WK > 1 ? 2 * WK *part_words * 4 : 0;
-    // Of weights whose elements have `elem` bytes.
+    // Of weights whose elements have `elem` bytes. Of small elements there are
+    // more stages, so that as many bytes are under way.
+    __host__ __device__ static constexpr int stages(int elem)
+    {
+        return elem == 1 ? 2 * STAGES - 1 : STAGES;
+    }
     __host__ __device__ static constexpr int w_tile(int elem)
     {
         return outs * STEP * elem;
     }
     __host__ __device__ static constexpr int bytes(int elem)
     {
-        return STAGES * WK * w_tile(elem) + 2 * x_bytes + part_bytes;
+        return stages(elem) * WK * w_tile(elem) + 2 * x_bytes + part_bytes;
     }
     static_assert(MMA_BLOCK % STEP == 0 && STEP % MMA_PIECE == 0, "pieces");
     static_assert(WK == 1 || (STEP == MMA_BLOCK && WO * WR * FO * FR == 1 &&
@@ -285,6 +290,7 @@ __device__ __forceinline__ float scale_of(const product &p, int32_t out,
 template <class S, class T> struct mma_pipe {
     static constexpr int32_t ELEM = sizeof(T);
     static constexpr int32_t W_BYTES = S::wk * S::w_tile(ELEM);
+    static constexpr int32_t STAGES = S::stages(ELEM);
 
     const product &p;
     place at;
@@ -294,7 +300,7 @@ template <class S, class T> struct mma_pipe {
 
     __device__ __forceinline__ mma_pipe(const product &p_, place at_,
                                         unsigned char *shared)
-        : p(p_), at(at_), w(shared), x(shared + S::stages * W_BYTES),
+        : p(p_), at(at_), w(shared), x(shared + STAGES * W_BYTES),
           parts(x + 2 * S::x_bytes), steps(tiles_of(p_.n_in, S::span))
     {
         share.begin(p, at.row);
@@ -302,7 +308,7 @@ template <class S, class T> struct mma_pipe {
 
     __device__ __forceinline__ unsigned char *w_stage(int32_t s) const
     {
-        return w + s % S::stages * W_BYTES;
+        return w + s % STAGES * W_BYTES;
     }
     __device__ __forceinline__ unsigned char *x_stage(int32_t s) const
     {
@@ -323,7 +329,7 @@ template <class S, class T> struct mma_pipe {
     __device__ __forceinline__ void start()
     {
 #pragma unroll 1
-        for (int32_t s = 0; s < S::stages - 1; s++) copy(s);
+        for (int32_t s = 0; s < STAGES - 1; s++) copy(s);
         share.load(0);
         share.template store<T>(x_stage(0));
     }
@@ -331,9 +337,9 @@ template <class S, class T> struct mma_pipe {
     // under way.
     __device__ __forceinline__ void enter(int32_t s)
     {
-        cp_async_wait<S::stages - 2>();
+        cp_async_wait<STAGES - 2>();
         __syncthreads();
-        copy(s + S::stages - 1);
+        copy(s + STAGES - 1);
         if (s + 1 < steps) share.load((s + 1) * S::span);
     }
     __device__ __forceinline__ void leave(int32_t s)
