@@ -347,13 +347,18 @@ void weft_stages_pump(weft_stages *s)
     for (int32_t i = 1; i < s->options.n_stages; i++) pump_link(s, i);
 }
 
-void weft_stages_judge(weft_stages *s, uint64_t since_ns)
+void weft_stages_judge(weft_stages *s)
 {
     const uint64_t now_ns = weft_clock_now_ns();
+    /* Looks that lie further apart than pulses say nothing about silence. */
+    if (now_ns - s->looked_ns > WEFT_SILENCE_NS / 3)
+        s->looking_since_ns = now_ns;
+    s->looked_ns = now_ns;
     for (int32_t i = 1; i < s->options.n_stages; i++) {
         weft_err err = {0};
         if (s->at[i].link != NULL &&
-            weft_link_judge(s->at[i].link, now_ns, since_ns, &err) != WEFT_OK)
+            weft_link_judge(s->at[i].link, now_ns, s->looking_since_ns, &err) !=
+                WEFT_OK)
             weft_follower_break(s, i, err.text);
     }
 }
@@ -441,11 +446,9 @@ void weft_stages_get_missing(weft_stages *s, char *text_out, size_t bytes)
 
 void weft_stages_turn(weft_stages *s)
 {
-    const uint64_t now_ns = weft_clock_now_ns();
-    if (s->quiet_since_ns == 0) s->quiet_since_ns = now_ns;
     take_links(s);
     weft_stages_pump(s);
-    weft_stages_judge(s, s->quiet_since_ns);
+    weft_stages_judge(s);
     settle_run(s);
     note_missing(s);
     weft_stages_tell_maps(s);

@@ -33,7 +33,9 @@ struct weft_stages {
     atomic_bool must_restart; /* a stage has less KV memory than before */
     bool lost;                /* a run has ended and nobody was told */
     uint64_t run;
-    uint64_t quiet_since_ns; /* nothing but links has been looked after */
+    /* The last judging, and since when it has been done without a gap: of all
+     * turns and waits, so that one that is short does not begin it anew. */
+    uint64_t looked_ns, looking_since_ns;
 
     /* Of bind. */
     bool bound;
@@ -60,8 +62,9 @@ void weft_follower_break(weft_stages *stages, int32_t stage, const char *why);
 void weft_stages_end_run(weft_stages *stages, const char *why);
 /* Takes in everything that has come. */
 void weft_stages_pump(weft_stages *stages);
-/* Breaks links that have been silent since since_ns. */
-void weft_stages_judge(weft_stages *stages, uint64_t since_ns);
+/* Breaks links that have been silent for too long while they were looked at.
+ * After a pump. */
+void weft_stages_judge(weft_stages *stages);
 /* Stages hear of an epoch between steps, too: they connect to whoever is in it,
  * and do not miss who is not. Does not wait. */
 void weft_stages_tell_maps(weft_stages *stages);

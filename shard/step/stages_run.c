@@ -52,9 +52,8 @@ typedef bool (*done_fn)(const weft_stages *s);
 static weft_status wait_for(weft_stages *s, uint64_t run, done_fn done,
                             weft_err *err)
 {
-    const uint64_t since_ns = weft_clock_now_ns();
     int32_t n_got = s->n_got;
-    uint64_t progress_ns = since_ns;
+    uint64_t progress_ns = weft_clock_now_ns();
     for (;;) {
         weft_stages_pump(s);
         WEFT_TRY(check(s, run, err));
@@ -62,7 +61,7 @@ static weft_status wait_for(weft_stages *s, uint64_t run, done_fn done,
         weft_poller_wait(s->poller, weft_clock_now_ns() + SLICE_NS, SPIN_NS);
         if (s->options.pulse != NULL) weft_pulse_step(s->options.pulse);
         weft_stages_pump(s);
-        weft_stages_judge(s, since_ns);
+        weft_stages_judge(s);
         if (done == is_woken) return check(s, run, err);
         const uint64_t now_ns = weft_clock_now_ns();
         if (s->n_got != n_got) progress_ns = now_ns;
@@ -275,7 +274,6 @@ static weft_status run_all(weft_stages *s, uint64_t run, weft_err *err)
 weft_status weft_stages_run(weft_stages *s, const weft_stages_step *step,
                             weft_err *err)
 {
-    s->quiet_since_ns = 0;
     s->stuck = false;
     s->step = step;
     cut(s, step);

@@ -16,7 +16,7 @@
 #define MODEL "tests/data/fixtures/dots3-mixed"
 #define MS    UINT64_C(1000000)
 
-enum { ROWS = 512, PAGE = 16, STAGES_MAX = 3, KV_BYTES = 8 << 20 };
+enum { ROWS = 512, FEW = 16, PAGE = 16, STAGES_MAX = 3, KV_BYTES = 8 << 20 };
 
 static const uint64_t SILENCE_NS = 200 * MS;
 static const uint64_t WAIT_NS = 20000 * MS;
@@ -130,8 +130,8 @@ static void open_link(scene *s, int32_t stage)
     weft_link_options o = {
         .limits = weft_stages_limits(&s->config, &s->engine_options)};
     kit_sockets(&a, &b);
-    shrink(a);
-    shrink(b);
+    if (!s->stuck) shrink(a);
+    if (!s->stuck) shrink(b);
     OK(weft_link_create_tcp(a, NULL, false, &o, &s->links[stage], &err));
     o.silence_ns = SILENCE_NS;
     OK(weft_link_create_tcp(b, NULL, false, &o, &theirs, &err));
@@ -157,10 +157,11 @@ static void create_engine(scene *s)
 }
 
 /* A job of one chunk is under way when this returns. */
-static void open_scene(scene *s, int32_t n_stages)
+static void open_scene(scene *s, int32_t n_stages, bool stuck)
 {
     memset(s, 0, sizeof *s);
     s->n_stages = n_stages;
+    s->stuck = stuck;
     s->h = harness_open(MODEL, WEFT_EXACT);
     s->engine_options = (weft_engine_options){.kv_bytes = KV_BYTES,
                                               .page_tokens = PAGE,
@@ -180,12 +181,14 @@ static void open_scene(scene *s, int32_t n_stages)
     for (int32_t i = 1; i < n_stages; i++) open_link(s, i);
     create_engine(s);
     for (int32_t i = 1; i < n_stages; i++) wait_for(s, i, WEFT_FRAME_RESET);
-    for (int32_t i = 0; i < ROWS; i++) s->prompt[i] = (7 * i + 3) % 150;
+    /* A try that is stuck is a short one. */
+    const int32_t n_rows = stuck ? FEW : ROWS;
+    for (int32_t i = 0; i < n_rows; i++) s->prompt[i] = (7 * i + 3) % 150;
     s->job = (weft_job){.handle = 1,
                         .deadline_ns = UINT64_MAX,
                         .tokens = s->prompt,
-                        .n_prompt = ROWS,
-                        .n_tokens = ROWS,
+                        .n_prompt = n_rows,
+                        .n_tokens = n_rows,
                         .max_tokens = 2,
                         .sampling = {.top_p = 1.0F, .repetition_penalty = 1.0F},
                         .logprobs = -1,
@@ -218,7 +221,7 @@ static void close_scene(scene *s)
 START_TEST(an_end_takes_back_what_was_lent)
 {
     scene s;
-    open_scene(&s, 2);
+    open_scene(&s, 2, false);
     weft_link *const link = s.links[1];
     struct pollfd rows = {.fd = link->fd, .events = POLLIN};
     ck_assert_int_eq(poll(&rows, 1, (int)(WAIT_NS / MS)), 1);
@@ -240,8 +243,28 @@ START_TEST(an_end_takes_back_what_was_lent)
 }
 END_TEST
 
+/* While one stage keeps saying that it cannot compute, the silence of another
+ * is seen all the same. */
+START_TEST(a_silent_stage_is_seen_beside_a_stuck_one)
+{
+    scene s;
+    open_scene(&s, 3, true);
+    const uint64_t deadline_ns = weft_clock_now_ns() + WAIT_NS;
+    weft_frame frame;
+    bool got = false;
+    weft_pulse_remove(s.pulse, s.links[2]);
+    weft_err told = {0};
+    while (weft_link_recv(s.links[2], &frame, &got, &told) == WEFT_OK)
+        if (hear(&s, 1) == 0) rest(&s, deadline_ns);
+    ck_assert_msg(s.n_stuck > 2, "%s", told.text);
+    while (weft_stages_is_whole(s.stages)) rest(&s, deadline_ns);
+    close_scene(&s);
+}
+END_TEST
+
 int main(void)
 {
-    const TTest *const tests[] = {an_end_takes_back_what_was_lent};
+    const TTest *const tests[] = {an_end_takes_back_what_was_lent,
+                                  a_silent_stage_is_seen_beside_a_stuck_one};
     return WEFT_SUITE_RUN("stages by hand", tests);
 }
