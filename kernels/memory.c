@@ -68,3 +68,10 @@ weft_status weft_memory_bind(const weft_memory *memory, weft_err *err)
     return memory->api != NULL ? memory->api->bind(memory->device, err)
                                : WEFT_OK;
 }
+
+void weft_memory_unbind(const weft_memory *memory)
+{
+    if (memory->api == NULL) return;
+    const weft_status st = memory->api->bind(NULL, NULL);
+    (void)st; /* to be of none cannot fail */
+}

@@ -40,5 +40,7 @@ WEFT_MUST_CHECK weft_status weft_memory_sync(const weft_memory *memory,
 /* Before a thread's first op, put or get. */
 WEFT_MUST_CHECK weft_status weft_memory_bind(const weft_memory *memory,
                                              weft_err *err);
+/* After its last: its place is another thread's. */
+void weft_memory_unbind(const weft_memory *memory);
 
 #endif

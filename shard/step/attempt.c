@@ -158,6 +158,7 @@ static weft_outcome compute_somehow(weft_engine *e)
 
 weft_outcome weft_engine_compute(weft_engine *e)
 {
+    if (e->broken) return WEFT_STEP_BROKEN;
     e->step++;
     if (e->experts == NULL && e->options.stages == NULL) {
         weft_err err = {0};

@@ -271,9 +271,9 @@ static void sleep_a_while(weft_engine *e)
 static void *loop(void *arg)
 {
     weft_engine *const e = arg;
+    const weft_memory *const memory = e->options.memory;
     weft_err err = {0};
-    if (e->options.memory != NULL &&
-        weft_memory_bind(e->options.memory, &err) != WEFT_OK)
+    if (memory != NULL && weft_memory_bind(memory, &err) != WEFT_OK)
         weft_engine_break(e, &err);
     while (!atomic_load(&e->stop)) {
         weft_engine_take_messages(e);
@@ -285,6 +285,7 @@ static void *loop(void *arg)
         weft_engine_publish(e, idle);
         if (idle) sleep_a_while(e);
     }
+    if (memory != NULL) weft_memory_unbind(memory);
     return NULL;
 }
 

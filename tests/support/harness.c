@@ -9,11 +9,20 @@
 
 harness harness_open(const char *dir, weft_profile profile)
 {
-    harness h = {.profile = profile};
+    const weft_memory host = {0};
+    return harness_open_on(dir, profile, &host);
+}
+
+harness harness_open_on(const char *dir, weft_profile profile,
+                        const weft_memory *memory)
+{
+    harness h = {.profile = profile, .memory = *memory};
     weft_checkpoint *checkpoint = NULL;
+    if (memory->api != NULL) h.ops = memory->api->ops;
     OK(weft_model_config_read(dir, NULL, NULL, &h.config, &err));
     OK(weft_checkpoint_open(dir, &h.config, profile, NULL, NULL, &checkpoint,
                             &err));
+    OK(weft_checkpoint_set_memory(checkpoint, memory, &err));
     OK(weft_model_load(checkpoint, NULL, NULL, &h.model, &err));
     weft_checkpoint_close(checkpoint);
     return h;
@@ -65,7 +74,8 @@ static weft_engine_options options_of(const harness *h, const harness_run *run,
         .max_context = n + 1,
         .threads = run->threads > 0 ? run->threads : 1,
         .profile = h->profile,
-        .ops = harness_ops(run->cpu_path),
+        .ops = h->ops != NULL ? h->ops : harness_ops(run->cpu_path),
+        .memory = h->ops != NULL ? &h->memory : NULL,
     };
     if (o.kv_bytes == 0) {
         weft_kv_layout layout;
@@ -186,8 +196,8 @@ float *harness_forward(const harness *h, const int32_t *ids, int32_t n,
                            &space.pool, &err));
     weft_kv_stats stats;
     weft_kv_pool_get_stats(space.pool, &stats);
-    OK(weft_kv_store_create(&space.layout, stats.total_bytes, NULL, &store,
-                            &err));
+    OK(weft_kv_store_create(&space.layout, stats.total_bytes, &h->memory,
+                            &store, &err));
     OK(weft_kv_table_init(&table, &spaces, n, &err));
     OK(weft_kv_table_grow(&table, &spaces, n));
     OK(weft_threads_create(1, &threads, &err));
@@ -196,7 +206,10 @@ float *harness_forward(const harness *h, const int32_t *ids, int32_t n,
         .max_logits_rows = n,
         .max_context = n,
         .profile = h->profile,
-        .ops = harness_ops(NULL),
+        .ops = h->ops != NULL ? h->ops : harness_ops(NULL),
+        .memory = &h->memory,
+        .max_sequences = 1,
+        .page_tokens = 8,
         .threads = threads,
         .n_threads = 1,
     };

@@ -12,9 +12,14 @@ typedef struct harness {
     weft_model_config config;
     weft_model *model;
     weft_profile profile;
+    const weft_ops *ops; /* NULL: those of the run's cpu_path */
+    weft_memory memory;  /* of ops */
 } harness;
 
 harness harness_open(const char *dir, weft_profile profile);
+/* On a device, to which the calling thread is bound. */
+harness harness_open_on(const char *dir, weft_profile profile,
+                        const weft_memory *memory);
 void harness_close(harness *h);
 
 /* How to run; zero fields take the value in brackets. */
