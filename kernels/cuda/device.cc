@@ -489,7 +489,8 @@ void note(queue *q, const char *op)
     const cudaError_t error = cudaGetLastError();
     if (q->error != cudaSuccess) return;
     q->error = error;
-    (void)snprintf(q->failed, sizeof q->failed, "%s", op);
+    // Once for each op of a step, so without printf.
+    (void)memccpy(q->failed, op, 0, sizeof q->failed - 1);
 }
 
 } // namespace weft
