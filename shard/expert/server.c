@@ -199,7 +199,9 @@ static void push(weft_server_client *c, uint64_t now_ns)
     const weft_status st = weft_link_flush(c->link, now_ns, &err);
     if (st != WEFT_OK && st != WEFT_DEADLINE_EXCEEDED)
         weft_server_lose(c, &err);
-    if (!c->broken && weft_link_is_idle(c->link)) c->n_flying = 0;
+    /* Rows that have been computed and found no room lie behind those. */
+    if (!c->broken && c->n_computed == 0 && weft_link_is_idle(c->link))
+        c->n_flying = 0;
 }
 
 /* Answers that do not move. Silence is judged only where everything that came

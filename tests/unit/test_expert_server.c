@@ -5,11 +5,13 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "node/base/clock.h"
 #include "node/base/mem.h"
 #include "shard/expert/body.h"
 #include "tests/support/expect.h"
+#include "tests/support/link_kit.h"
 #include "tests/support/pool.h"
 #include "tests/support/suite.h"
 
@@ -32,19 +34,40 @@ static int32_t moe_layer(const weft_model_config *c)
     return l;
 }
 
-static asker open_asker(pool *p, int32_t queue_frames)
+static asker open_over(pool *p, weft_link *link, weft_link *other)
 {
-    asker a = {.pool = p};
-    weft_link_options here = pool_asker_link(p), there = pool_server_link(p);
-    weft_link *other = NULL;
-    here.queue_frames = there.queue_frames = queue_frames;
-    OK(weft_link_create_local(&here, &there, &a.link, &other, &err));
+    asker a = {.pool = p, .link = link};
     OK(weft_poller_create(&a.poller, &err));
     OK(weft_poller_add(a.poller, a.link, &err));
     a.x = weft_mem_new(WEFT_DISPATCH_ROWS_MAX,
                        (size_t)p->config.hidden_size * sizeof(float));
     OK(weft_expert_server_add_link(p->shards[0].server, other, &err));
     return a;
+}
+
+static asker open_asker(pool *p, int32_t queue_frames)
+{
+    weft_link_options here = pool_asker_link(p), there = pool_server_link(p);
+    weft_link *link = NULL, *other = NULL;
+    here.queue_frames = there.queue_frames = queue_frames;
+    OK(weft_link_create_local(&here, &there, &link, &other, &err));
+    return open_over(p, link, other);
+}
+
+/* Over sockets that hold less than an answer, in front of a queue of one. */
+static asker open_narrow_asker(pool *p)
+{
+    const weft_link_options here = pool_asker_link(p);
+    weft_link_options there = pool_server_link(p);
+    weft_link *link = NULL, *other = NULL;
+    int a = -1, b = -1, bytes = 16384;
+    there.queue_frames = 1;
+    kit_sockets(&a, &b);
+    (void)setsockopt(a, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes);
+    (void)setsockopt(b, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+    OK(weft_link_create_tcp(a, NULL, false, &here, &link, &err));
+    OK(weft_link_create_tcp(b, NULL, false, &there, &other, &err));
+    return open_over(p, link, other);
 }
 
 static void close_asker(asker *a)
@@ -320,6 +343,75 @@ START_TEST(who_does_not_read_waits_alone)
 }
 END_TEST
 
+enum { MANY_PAIRS = 2000, MANY_ROWS = 20 };
+
+/* Until no more answers find room. */
+static void let_stand(const pool *p)
+{
+    weft_expert_server_stats stats = {0};
+    uint64_t rows = 0, since_ns = weft_clock_now_ns();
+    while (stats.rows == 0 || weft_clock_now_ns() < since_ns + 100000000) {
+        weft_expert_server_get_stats(p->shards[0].server, &stats);
+        if (stats.rows != rows) since_ns = weft_clock_now_ns();
+        rows = stats.rows;
+        (void)sched_yield();
+    }
+}
+
+/* Rows that differ, and what each of their pairs is answered. */
+static float *answers_of(asker *a)
+{
+    const int64_t hidden = a->pool->config.hidden_size;
+    float *const out = weft_mem_new(MANY_PAIRS, (size_t)hidden * sizeof *out);
+    const void *rows[MANY_ROWS];
+    weft_dispatch_pair *const pairs = weft_mem_new(MANY_PAIRS, sizeof *pairs);
+    unsigned char *const body = weft_mem_new(WEFT_DISPATCH_BODY_BYTES_MAX, 1);
+    for (int64_t i = 0; i < MANY_ROWS * hidden; i++)
+        a->x[i] = (float)(i * 7 % 101) * 0.03125F - 1.0F;
+    for (int32_t r = 0; r < MANY_ROWS; r++) rows[r] = a->x + r * hidden;
+    for (int32_t i = 0; i < MANY_PAIRS; i++)
+        pairs[i] = (weft_dispatch_pair){.row = i % MANY_ROWS,
+                                        .expert = i % a->pool->config.n_expert,
+                                        .pair = (uint32_t)i};
+    weft_frame q = question(a, 1, 1);
+    q.body = body;
+    q.body_bytes = weft_dispatch_encode(pairs, MANY_PAIRS, body);
+    q.n_rows = MANY_ROWS;
+    OK(weft_link_send(a->link, &q, rows, &err));
+    OK(weft_link_flush(a->link, weft_clock_now_ns() + WAIT_NS, &err));
+    let_stand(a->pool);
+    for (int32_t left = MANY_PAIRS; left > 0;) {
+        weft_frame frame;
+        weft_err ended = {0};
+        uint32_t of[WEFT_ANSWER_ROWS_MAX];
+        ck_assert_msg(next(a, &frame, &ended), "%s", ended.text);
+        OK(weft_answer_decode(&frame, &a->pool->config, of, &err));
+        for (int32_t i = 0; i < frame.n_rows; i++)
+            memcpy(out + of[i] * hidden, (const float *)frame.rows + i * hidden,
+                   (size_t)hidden * sizeof *out);
+        left -= frame.n_rows;
+    }
+    weft_mem_free(pairs);
+    weft_mem_free(body);
+    return out;
+}
+
+/* Rows that found no room when they had been computed come out as they are. */
+START_TEST(a_full_queue_changes_no_row)
+{
+    pool *const p = open_pool(true);
+    asker a = open_asker(p, 0), narrow = open_narrow_asker(p);
+    float *const want = answers_of(&a), *const got = answers_of(&narrow);
+    const size_t bytes = (size_t)p->config.hidden_size * sizeof *want;
+    ck_assert_mem_eq(want, got, MANY_PAIRS * bytes);
+    weft_mem_free(want);
+    weft_mem_free(got);
+    close_asker(&a);
+    close_asker(&narrow);
+    pool_close(p);
+}
+END_TEST
+
 START_TEST(who_never_reads_is_broken)
 {
     pool *const p = open_pool(true);
@@ -497,6 +589,7 @@ static void add(TCase *tests)
     tcase_add_loop_test(tests, nonsense_breaks_its_link, 0, NONSENSE);
     tcase_add_test(tests, too_many_links);
     tcase_add_test(tests, who_does_not_read_waits_alone);
+    tcase_add_test(tests, a_full_queue_changes_no_row);
     tcase_add_test(tests, who_never_reads_is_broken);
 }
 
