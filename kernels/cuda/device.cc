@@ -410,7 +410,10 @@ weft_status bind(weft_device *d, weft_err *err)
 void copy_kind(void *to, const void *from, int64_t bytes, cudaMemcpyKind kind,
                const char *what)
 {
-    queue *const q = &bound_here()->q;
+    bound *const b = bound_here();
+    queue *const q = &b->q;
+    // A replay would look at host memory that may be gone by then.
+    WEFT_ASSERT(kind == cudaMemcpyDeviceToDevice || !b->graph.open);
     if (bytes == 0) return;
     (void)cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind,
                           q->stream);

@@ -3,8 +3,13 @@
 #ifndef WEFT_TESTS_CUDA_SIMT_FAULTS_H
 #define WEFT_TESTS_CUDA_SIMT_FAULTS_H
 
+#include <check.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/support/device_kit.h"
 
@@ -20,6 +25,27 @@ static inline void order_fault(const char *fault)
         (void)unsetenv("WEFT_SIMT_FAULT");
     else
         (void)setenv("WEFT_SIMT_FAULT", fault, 1);
+}
+
+/* How a child ends that does such a thing; what it prints is not wanted. */
+static inline int end_of_child(void (*misuse)(void))
+{
+    (void)fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        (void)fclose(stderr);
+        misuse();
+        _exit(0);
+    }
+    int status = 0;
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    return status;
+}
+
+static inline void expect_panic(void (*misuse)(void))
+{
+    const int status = end_of_child(misuse);
+    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
 static inline int64_t number_from(const char *name)

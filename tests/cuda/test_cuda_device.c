@@ -2,10 +2,6 @@
  * cannot, memory, copies, order, threads, and what sync tells. */
 #include <math.h>
 #include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "tests/cuda/simt_faults.h"
 #include "tests/support/expect.h"
@@ -262,21 +258,6 @@ START_TEST(host_memory_must_stay_until_sync)
 }
 END_TEST
 
-/* How a child ends that does such a thing; what it prints is not wanted. */
-static int end_of_child(void (*misuse)(void))
-{
-    (void)fflush(NULL);
-    const pid_t child = fork();
-    if (child == 0) {
-        (void)fclose(stderr);
-        misuse();
-        _exit(0);
-    }
-    int status = 0;
-    ck_assert_int_eq(waitpid(child, &status, 0), child);
-    return status;
-}
-
 static void begin_add(float *x, const float *y, int32_t n)
 {
     const weft_add add = {.x = x, .y = y, .n_row = 1, .width = n};
@@ -326,12 +307,10 @@ static void fill_unbound(void)
 START_TEST(a_thread_that_is_not_bound_panics)
 {
     if (!is_simt()) return;
-    int status = end_of_child(fill_unbound);
-    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    expect_panic(fill_unbound);
     (void)device_kit_open();
     device_kit_close();
-    status = end_of_child(fill_unbound);
-    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    expect_panic(fill_unbound);
 }
 END_TEST
 

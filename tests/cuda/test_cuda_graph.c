@@ -265,6 +265,51 @@ START_TEST(what_a_capture_forbids_ends_it)
 }
 END_TEST
 
+static void begin_in_begin(void)
+{
+    (void)device_kit_api()->graph_begin(2);
+}
+
+static void end_twice(void)
+{
+    (void)device_kit_api()->graph_end();
+    (void)device_kit_api()->graph_end();
+}
+
+static void upload_inside(void)
+{
+    const float one = 1.0f;
+    device_kit_api()->upload(x, &one, sizeof one);
+}
+
+static void download_inside(void)
+{
+    float one;
+    device_kit_api()->download(&one, x, sizeof one);
+}
+
+static void sync_inside(void)
+{
+    (void)device_kit_api()->sync(NULL);
+}
+
+START_TEST(misuse_between_begin_and_end_panics)
+{
+    if (!is_simt()) return;
+    start();
+    ck_assert(!device_kit_api()->graph_begin(1));
+    expect_panic(begin_in_begin);
+    expect_panic(end_twice);
+    expect_panic(upload_inside);
+    expect_panic(download_inside);
+    expect_panic(sync_inside);
+    device_kit_api()->copy(x, y, 4);
+    device_kit_api()->fill(x, 0, 4);
+    ck_assert(device_kit_api()->graph_end());
+    finish();
+}
+END_TEST
+
 START_TEST(a_thread_that_leaves_takes_its_steps_along)
 {
     start();
@@ -291,6 +336,7 @@ int main(void)
         after_an_error_nothing_is_kept,
         other_threads_go_on_during_a_capture,
         what_a_capture_forbids_ends_it,
+        misuse_between_begin_and_end_panics,
         a_thread_that_leaves_takes_its_steps_along,
     };
     return WEFT_SUITE_RUN("cuda_graph", tests);

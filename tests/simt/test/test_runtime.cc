@@ -211,6 +211,38 @@ START_TEST(streams_are_not_in_order_but_by_events)
 }
 END_TEST
 
+// Two streams that wait for each other's events all the time, each waited for
+// by its own thread.
+START_TEST(threads_may_wait_for_streams_that_wait_for_each_other)
+{
+    const cudaStream_t s[2] = {new_stream(), new_stream()};
+    cudaEvent_t e[2] = {new_event(), new_event()};
+    int *const a = new_block();
+    int ones[2] = {0, 0}, order = 0;
+    ck_assert_int_eq(cudaMemset(a, 0, 4), cudaSuccess);
+    for (int i = 0; i < 100; i++) {
+        simt::submit(s[i % 2], "k", [&order, &ones, i] {
+            ones[i % 2] += order == i ? 1 : 0;
+            order++;
+        });
+        (void)cudaEventRecord(e[i % 2], s[i % 2]);
+        (void)cudaStreamWaitEvent(s[1 - i % 2], e[i % 2]);
+    }
+    cudaError_t got[2];
+    std::thread other([&] { got[1] = cudaStreamSynchronize(s[1]); });
+    got[0] = cudaStreamSynchronize(s[0]);
+    other.join();
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(got[i], cudaSuccess);
+        ck_assert_int_eq(ones[i], 50);
+        (void)cudaEventDestroy(e[i]);
+        (void)cudaStreamDestroy(s[i]);
+    }
+    (void)cudaFree(a);
+    all_is_given_back();
+}
+END_TEST
+
 START_TEST(the_stream_of_no_name_is_in_order_with_blocking_ones)
 {
     const cudaStream_t blocking = new_stream(cudaStreamDefault);
@@ -487,6 +519,7 @@ int main()
         a_pitched_copy_keeps_what_lies_between,
         a_stream_runs_when_it_is_waited_for,
         streams_are_not_in_order_but_by_events,
+        threads_may_wait_for_streams_that_wait_for_each_other,
         the_stream_of_no_name_is_in_order_with_blocking_ones,
         events_tell_when_and_whether,
         a_graph_is_what_was_captured,
