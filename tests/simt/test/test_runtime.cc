@@ -119,7 +119,7 @@ START_TEST(copies_know_their_direction)
                          c.error);
         expect_last(c.error);
     }
-    ck_assert_int_eq(cudaMemsetAsync(a + N, 0, 1), cudaErrorInvalidValue);
+    ck_assert_int_eq(cudaMemsetAsync(a + N - 1, 0, 5), cudaErrorInvalidValue);
     ck_assert_int_eq(cudaFree(a + 1), cudaErrorInvalidValue);
     (void)cudaFree(a);
     (void)cudaFree(b);
