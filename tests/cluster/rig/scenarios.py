@@ -445,7 +445,8 @@ def etcd_away(context, rng, size):
     rig.expert(2)
     rig.shards["experts-2"].wait_ready(30)
     rig.wait(experts=3)
-    took = time.monotonic() - back
+    took = METER.since(back, "a shard joins after etcd's return")
+    expect(took < 5, f"a shard joined {took:.1f} s after etcd's return; the bar is 5 s")
     end(rig, load, "etcd away for 15 s")
     figures("etcd_away", stall_s=load.worst, join_s=took)
     within(load.worst, 0.5, "etcd away")
@@ -480,13 +481,25 @@ def lead_without_etcd(context, rng, size):
     return f"{load.done} streams, stall {load.worst:.3f} s"
 
 
+def member_keys(rig):
+    return sorted(key for key in rig.keys() if "/members/" in key)
+
+
+def answers(address):
+    try:
+        return web.get(address, "/health")[0] == 200
+    except Fail:
+        return False
+
+
 @scenario(120)
 def etcd_empty(context, rng, size):
     """etcd is killed and comes back with an empty folder: nothing fails, members register again within 5 s."""
     rig = Rig(context, rng, experts=2)
     load = Load(rig)
     load.settle()
-    before = rig.status()["epoch"]
+    before, members = rig.status()["epoch"], member_keys(rig)
+    equal(len(members), 4, "members in etcd before it was emptied")
     with load.disturbed("etcd came back empty"):
         old = rig.etcd.server
         argv = list(old.argv)
@@ -494,16 +507,22 @@ def etcd_empty(context, rng, size):
         folder = argv[argv.index("--data-dir") + 1]
         shutil.rmtree(folder, ignore_errors=True)
         rig.etcd.server = context.program(*argv)
-        time.sleep(5)
+        expect(until(lambda: answers(rig.etcd.address), 20), "etcd with an empty folder did not get healthy within 20 s")
+        back = time.monotonic()
+        registered = until(lambda: member_keys(rig) == members, 20)
+        took = METER.since(back, "members register again")
+        expect(registered, f"members in etcd 20 s after it came back empty: {member_keys(rig)}, before that {members}")
+        expect(took < 5, f"members were registered again {took:.1f} s after etcd was back; the bar is 5 s")
+        time.sleep(max(0.0, back + 6 - time.monotonic()))    # who is not registered is shown for 5 s
         rig.wait(experts=2, layers=1, within=10)
         others_live(rig, set(), "etcd came back empty")
         expect(rig.status()["epoch"] >= before, f"epoch: {before} before, {rig.status()['epoch']} after etcd was emptied")
         rig.expert(2).wait_ready(30)
         rig.wait(experts=3)
     end(rig, load, "etcd emptied")
-    figures("etcd_empty", stall_s=load.worst)
+    figures("etcd_empty", stall_s=load.worst, register_s=took)
     within(load.worst, 0.5, "etcd emptied")
-    return f"{load.done} streams, stall {load.worst:.3f} s"
+    return f"{load.done} streams, stall {load.worst:.3f} s, registered again after {took:.1f} s"
 
 
 @scenario(180)
@@ -727,13 +746,14 @@ def partitions(context, rng, size):
             rig.heal()
             healed = time.monotonic()
             rig.wait(experts=3, layers=1, within=30)
+            faults[what], healing[what] = fault, round(METER.since(healed, f"{what}, healed"), 2)
             load.settle()
-        faults[what], healing[what] = fault, round(time.monotonic() - healed, 2)
     end(rig, load, "partitions")
     told = {what: (round(fault.stall, 2), healing[what]) for what, fault in faults.items()}
     figures("partitions", stall_s_and_heal_s=told)
-    for what, (stall, _) in told.items():
+    for what, (stall, heal) in told.items():
         within(stall, 4 + 3 if "router" in what else 1.5, what)
+        expect(heal <= 3, f"{what}: healed after {heal:.1f} s; the bar is 3 s")
     return f"{load.done} streams; stall and time to heal: {told}"
 
 
