@@ -17,6 +17,8 @@ SIMT_WEAK void *__tsan_create_fiber(unsigned flags);
 SIMT_WEAK void __tsan_switch_to_fiber(void *fiber, unsigned flags);
 SIMT_WEAK void __tsan_write16(void *p);
 SIMT_WEAK void __tsan_read16(void *p);
+SIMT_WEAK void __tsan_write8(void *p);
+SIMT_WEAK void __tsan_read8(void *p);
 SIMT_WEAK void __tsan_acquire(void *p);
 SIMT_WEAK void __tsan_release(void *p);
 }
@@ -71,10 +73,11 @@ void wake(waiting state, bool (*which)(const fiber *, const void *),
 
 // What lands last: called when nobody can run. False: there is nothing.
 extern bool (*land_something)();
-// At the end of a block: null, or what has been left undone.
-extern const char *(*left_undone)();
-// Before a block.
+// Before a block, and at its end: null, or what has been left undone.
 extern void (*begin_block)();
+extern const char *(*left_undone)();
+// The same at the end of a thread.
+extern const char *(*thread_undone)(const fiber *);
 
 counts *count();
 void reset_barriers();         // before a block
@@ -94,6 +97,19 @@ inline void happens_acquire(void *tag)
 inline void told_write16(void *p)
 {
     if (__tsan_write16) __tsan_write16(p);
+}
+
+inline void told_read16(const void *p)
+{
+    if (__tsan_read16) __tsan_read16(const_cast<void *>(p));
+}
+inline void told_write8(void *p)
+{
+    if (__tsan_write8) __tsan_write8(p);
+}
+inline void told_read8(const void *p)
+{
+    if (__tsan_read8) __tsan_read8(const_cast<void *>(p));
 }
 
 } // namespace simt

@@ -105,6 +105,7 @@ fiber *current;
 unsigned n_threads;
 bool (*land_something)();
 const char *(*left_undone)();
+const char *(*thread_undone)(const fiber *);
 void (*begin_block)();
 
 namespace
@@ -224,6 +225,7 @@ void switch_from_main(fiber *f)
 // The next that can run, or null.
 fiber *pick()
 {
+    if (g.seed && land_something && random_bits() % 16 == 0) land_something();
     do {
         unsigned at = g.cursor;
         if (g.seed) at = static_cast<unsigned>(random_bits() % n_threads);
@@ -246,6 +248,8 @@ void leave()
     if (me->n_copies)
         fail(me->where, "a thread ends with %u cp.async not waited for",
              me->n_copies);
+    const char *undone = thread_undone ? thread_undone(me) : nullptr;
+    if (undone) fail(me->where, "%s", undone);
     me->state = DONE;
     g.live--;
     happens_release(&g.ends);
