@@ -129,7 +129,8 @@ exact_values(const exact_shared *sh, const attn_work &work,
 #pragma unroll
         for (int32_t h = 0; h < EXACT_HEADS; h++)
             if (h < heads.n)
-                attn_put(work, place, sh->state[h], heads.first + h, d, acc[h]);
+                attn_put(attn_put_at(work, place, heads.first + h) + d, work,
+                         place, sh->state[h], acc[h]);
     }
 }
 

@@ -113,21 +113,24 @@ struct attn_state {
     float l;
 };
 
-// Channel d of a head's acc is done.
-__device__ __forceinline__ void attn_put(const attn_work &work,
-                                         const attn_place &p,
-                                         const attn_state &state, int32_t head,
-                                         int32_t d, float acc)
+// Where a head's acc goes; in scratch it stays as it is.
+__device__ __forceinline__ float *attn_put_at(const attn_work &work,
+                                              const attn_place &p, int32_t head)
 {
     const int32_t width = work.op.value_width;
-    if (p.parked) {
-        work.acc[attn_parked_at(work, p, head) * width + d] = acc;
-        return;
-    }
-    float *const out = work.op.out + p.row * work.op.out_stride +
-                       static_cast<int64_t>(head) * width + d;
-    const float all = p.first ? acc : attn_take_value(*out, acc, state.f);
-    *out = p.last ? round_to(all / state.l, work.op.round) : all;
+    if (p.parked) return work.acc + attn_parked_at(work, p, head) * width;
+    return work.op.out + p.row * work.op.out_stride +
+           static_cast<int64_t>(head) * width;
+}
+// A channel of acc is done; `to` is its place.
+__device__ __forceinline__ void attn_put(float *to, const attn_work &work,
+                                         const attn_place &p,
+                                         const attn_state &state, float acc)
+{
+    float all = acc;
+    if (!p.parked && !p.first) all = attn_take_value(*to, acc, state.f);
+    if (!p.parked && p.last) all = round_to(all / state.l, work.op.round);
+    *to = all;
 }
 
 // Heads [head, head + n_head) of a row that sees nothing.

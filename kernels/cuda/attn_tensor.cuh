@@ -7,8 +7,9 @@
 // one row, goes through its keys in tiles of KT, and uses a tile twice while it
 // is in shared memory: for scores, and for values.
 //
-//   scores   warp (mt, ks) has heads 16 mt and the part ks of the channels;
-//            what the KS parts add up to goes through shared memory
+//   scores   warp (mt, part) has heads 16 mt and of the channels, 16 by 16,
+//            part, part + KS, ...; what the KS parts add up to goes through
+//            shared memory
 //   softmax  online over the tiles of a split: 256 / M threads have a head; the
 //            weights p go back to shared memory as hi + lo, two bfloat16, so
 //            that they keep 16 bits
@@ -54,7 +55,7 @@ template <int WP_, int VP_, int MT_, int KT_, bool HELD_> struct tensor_shape {
     static constexpr bool HELD = HELD_;
     static constexpr int M = 16 * MT;          // heads
     static constexpr int KS = ATTN_WARPS / MT; // parts of the channels
-    static constexpr int STEPS = (WP / 16 + KS - 1) / KS; // of 16, of a part
+    static constexpr int STEPS = (WP / 16 + KS - 1) / KS; // of 16 channels
     static constexpr int NV = VP / ATTN_WARPS / 16; // of 16, of a warp's values
     static constexpr int T = ATTN_THREADS / M;      // threads of a head
     static constexpr int KEYS = KT / T;             // keys of such a thread
@@ -115,11 +116,16 @@ template <class S> struct tensor_shared {
         return reinterpret_cast<const unsigned char **>(base + S::KEY_AT) +
                (t & 1) * S::KT;
     }
-    // Chunk c of row r of a tile or of q.
-    __device__ static __forceinline__ unsigned char *chunk(unsigned char *rows,
-                                                           int32_t r, int32_t c)
+    // Chunk c of row r, in bytes from the first of the rows.
+    __device__ static __forceinline__ int32_t chunk(int32_t r, int32_t c)
     {
-        return rows + r * S::ROW + ((c & ~7) | ((c ^ r) & 7)) * 16;
+        return r * S::ROW + ((c & ~7) | ((c ^ r) & 7)) * 16;
+    }
+    // d chunks after one that chunk() gave, for a d that has no bit of c: with
+    // a constant d that is one xor and an offset in the instruction.
+    __device__ static __forceinline__ int32_t after(int32_t at, int32_t d)
+    {
+        return (at ^ (d & 7) * 16) + (d & ~7) * 16;
     }
 };
 
@@ -156,7 +162,7 @@ __device__ __forceinline__ void tensor_put_q(const tensor_shared<S> &sh,
             for (int32_t i = 0; i < 8; i++)
                 chunk.v[i] = tensor_q(op, b, h, 8 * c + i);
             *reinterpret_cast<tensor_chunk *>(
-                tensor_shared<S>::chunk(sh.q(), h, c)) = chunk;
+                sh.q() + tensor_shared<S>::chunk(h, c)) = chunk;
         }
 }
 
@@ -167,13 +173,13 @@ __device__ __forceinline__ void tensor_hold_q(uint32_t held[S::STEPS][4],
                                               const tensor_block &b)
 {
     const int32_t h = warp_index() % S::MT * 16 + lane_index() / 4;
-    const int32_t step = warp_index() / S::MT * S::STEPS;
+    const int32_t part = warp_index() / S::MT;
 #pragma unroll
     for (int32_t k = 0; k < S::STEPS; k++)
 #pragma unroll
         for (int32_t i = 0; i < 4; i++) {
             const int32_t at =
-                (step + k) * 16 + (i / 2) * 8 + lane_index() % 4 * 2;
+                (k * S::KS + part) * 16 + (i / 2) * 8 + lane_index() % 4 * 2;
             const uint32_t low = tensor_q(op, b, h + i % 2 * 8, at);
             const uint32_t high = tensor_q(op, b, h + i % 2 * 8, at + 1);
             held[k][i] = low | high << 16;
@@ -202,7 +208,8 @@ __device__ __forceinline__ void tensor_load(const tensor_shared<S> &sh,
     for (int32_t j = warp_index(); j < S::KT; j += ATTN_WARPS) {
         const unsigned char *const key = keys[j];
         for (int32_t c = lane_index(); c < 2 * b.n_step; c += 32) {
-            unsigned char *const to = tensor_shared<S>::chunk(sh.tile(t), j, c);
+            unsigned char *const to =
+                sh.tile(t) + tensor_shared<S>::chunk(j, c);
             const int32_t left = key != nullptr ? width - 8 * c : 0;
             if (left > 0 && is_aligned(key, 16)) {
                 cp_async16_zero(to, key + 16 * c, left < 8 ? 2 * left : 16);
@@ -225,28 +232,31 @@ __device__ __forceinline__ void tensor_scores(const tensor_shared<S> &sh,
 {
     const int32_t mt = warp_index() % S::MT, part = warp_index() / S::MT;
     const int32_t lane = lane_index(), i = lane / 8;
+    const unsigned char *const tile = sh.tile(t);
+    const int32_t q_at = tensor_shared<S>::chunk(mt * 16 + i % 2 * 8 + lane % 8,
+                                                 2 * part + i / 2);
+    const int32_t key_at =
+        tensor_shared<S>::chunk(i / 2 * 8 + lane % 8, 2 * part + i % 2);
     float s[S::KT / 8][4] = {};
 #pragma unroll
     for (int32_t k = 0; k < S::STEPS; k++) {
-        const int32_t step = part * S::STEPS + k;
-        if (step >= b.n_step) continue;
+        if (k * S::KS + part >= b.n_step) continue;
+        constexpr int32_t apart = 2 * S::KS; // chunks between steps
         uint32_t a[4];
         if constexpr (S::HELD) {
 #pragma unroll
             for (int32_t n = 0; n < 4; n++) a[n] = held[k][n];
         } else {
-            ldmatrix_x4(a, tensor_shared<S>::chunk(
-                               sh.q(), mt * 16 + i % 2 * 8 + lane % 8,
-                               2 * step + i / 2));
+            ldmatrix_x4(a, sh.q() + tensor_shared<S>::after(q_at, apart * k));
         }
 #pragma unroll
         for (int32_t n = 0; n < S::KT / 16; n++) {
-            uint32_t k16[4];
-            ldmatrix_x4(k16, tensor_shared<S>::chunk(
-                                 sh.tile(t), n * 16 + i / 2 * 8 + lane % 8,
-                                 2 * step + i % 2));
-            mma_bf16(s[2 * n], a, k16);
-            mma_bf16(s[2 * n + 1], a, k16 + 2);
+            uint32_t keys[4];
+            ldmatrix_x4(keys, tile +
+                                  tensor_shared<S>::after(key_at, apart * k) +
+                                  n * 16 * S::ROW);
+            mma_bf16(s[2 * n], a, keys);
+            mma_bf16(s[2 * n + 1], a, keys + 2);
         }
     }
     float *const to = sh.scores(part, mt * 16 + lane / 4) + lane % 4 * 2;
@@ -357,6 +367,10 @@ __device__ __forceinline__ void tensor_values(const tensor_shared<S> &sh,
 {
     const int32_t lane = lane_index(), i = lane / 8;
     const int32_t channel = warp_index() * (S::VP / ATTN_WARPS);
+    const unsigned char *const p_at =
+        sh.weights(i % 2 * 8 + lane % 8, 0) + i / 2 * 16;
+    const int32_t value_at =
+        tensor_shared<S>::chunk(i % 2 * 8 + lane % 8, channel / 8 + i / 2);
 #pragma unroll
     for (int32_t k = 0; k < S::KT / 16; k++) {
         uint32_t p[S::MT][2][4];
@@ -364,16 +378,15 @@ __device__ __forceinline__ void tensor_values(const tensor_shared<S> &sh,
         for (int32_t mt = 0; mt < S::MT; mt++)
 #pragma unroll
             for (int32_t low = 0; low < 2; low++)
-                ldmatrix_x4(p[mt][low],
-                            sh.weights(mt * 16 + i % 2 * 8 + lane % 8, low) +
-                                (2 * k + i / 2) * 16);
+                ldmatrix_x4(p[mt][low], p_at + mt * 16 * S::SCORES * 4 +
+                                            low * S::KT * 2 + k * 32);
 #pragma unroll
         for (int32_t n = 0; n < S::NV; n++) {
             if (channel + 16 * n >= value_width) continue;
             uint32_t c[4];
-            ldmatrix_x4_trans(c, tensor_shared<S>::chunk(
-                                     sh.tile(t), k * 16 + i % 2 * 8 + lane % 8,
-                                     channel / 8 + 2 * n + i / 2));
+            ldmatrix_x4_trans(c, sh.tile(t) +
+                                     tensor_shared<S>::after(value_at, 2 * n) +
+                                     k * 16 * S::ROW);
 #pragma unroll
             for (int32_t mt = 0; mt < S::MT; mt++)
 #pragma unroll
@@ -385,6 +398,25 @@ __device__ __forceinline__ void tensor_values(const tensor_shared<S> &sh,
     }
 }
 
+// Of one head: elements e and e + 1 of the fragments.
+template <class S>
+__device__ __forceinline__ void
+tensor_put_head(const attn_work &work, const attn_place &place,
+                const attn_state &state, int32_t head,
+                const float v[2 * S::NV][4], int32_t e)
+{
+    const int32_t channel =
+        warp_index() * (S::VP / ATTN_WARPS) + lane_index() % 4 * 2;
+    float *const to = attn_put_at(work, place, head) + channel;
+    const int32_t left = work.op.value_width - channel;
+#pragma unroll
+    for (int32_t n = 0; n < 2 * S::NV; n++)
+#pragma unroll
+        for (int32_t i = 0; i < 2; i++)
+            if (8 * n + i < left)
+                attn_put(to + 8 * n + i, work, place, state, v[n][e + i]);
+}
+
 // What was added up goes where it belongs; begin at zero again.
 template <class S>
 __device__ __forceinline__ void
@@ -392,23 +424,16 @@ tensor_put(const tensor_shared<S> &sh, tensor_acc<S> *acc,
            const attn_work &work, const attn_place &place,
            const tensor_block &b)
 {
-    const int32_t lane = lane_index();
-    const int32_t channel = warp_index() * (S::VP / ATTN_WARPS) + lane % 4 * 2;
 #pragma unroll
     for (int32_t mt = 0; mt < S::MT; mt++)
 #pragma unroll
         for (int32_t half = 0; half < 2; half++) {
-            const int32_t h = mt * 16 + half * 8 + lane / 4;
-            const attn_state state = sh.state()[h];
-#pragma unroll
-            for (int32_t n = 0; n < 4 * S::NV; n++) {
-                float *const v = &acc->v[mt][n / 2][half * 2 + n % 2];
-                const int32_t d = channel + n / 2 * 8 + n % 2;
-                if (h < b.n_head && d < work.op.value_width)
-                    attn_put(work, place, state, b.head + h, d, *v);
-                *v = 0.0f;
-            }
+            const int32_t h = mt * 16 + half * 8 + lane_index() / 4;
+            if (h < b.n_head)
+                tensor_put_head<S>(work, place, sh.state()[h], b.head + h,
+                                   acc->v[mt], 2 * half);
         }
+    *acc = {};
 }
 
 // Tiles [first, end) of a row's keys. Three barriers a tile: the tile is there

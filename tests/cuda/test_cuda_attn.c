@@ -170,7 +170,7 @@ END_TEST
 /* Scratch has room for some rows at a time, for one, and for none. */
 START_TEST(scratch_does_not_matter)
 {
-    static const int32_t splits[] = {70, 200, 400};
+    static const int32_t splits[] = {130, 200, 400};
     struct attn_scene s = scene_of(_i, 8, 40, 80);
     s.width = 80;
     s.row_pad = 0;
