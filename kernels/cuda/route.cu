@@ -3,8 +3,7 @@
 // virtual lanes of kernels/ops.h, which are the warp's first 16.
 //
 // Where scores order experts or groups, NaN is below everything, so the choice
-// is always top_k different experts; equal scores (-0 and +0 are) leave it to
-// the lower index.
+// is always top_k different experts; equal scores leave it to the lower index.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -24,11 +23,12 @@ struct route_row {
     uint32_t *group; // [n_group]: of the group score; 0 is taken
 };
 
-// Larger for what is chosen first; 1 for NaN, never 0.
+// Larger for what is chosen first; 1 for NaN, never 0. There is no -0 to rank:
+// scores are not negative, so not even with a bias of -0.
 __device__ __forceinline__ uint32_t rank_of(float value)
 {
     if (value != value) return 1;
-    const uint32_t bits = value == 0.0f ? 0 : bits_of(value);
+    const uint32_t bits = bits_of(value);
     return (bits >> 31) != 0 ? ~bits : bits | 0x80000000U;
 }
 
@@ -69,7 +69,7 @@ __device__ __forceinline__ void softmax_scores(const float *x, int32_t n,
     for (int32_t i = lane; i < n; i += 32) most = fmaxf(most, x[i]);
     most = warp_max(most);
     for (int32_t i = lane; i < n; i += 32) score[i] = exp_of(x[i] - most);
-    __syncwarp();
+    __syncwarp(); // lanes of the sum read what others wrote
     float sum = 0.0f;
     for (int32_t i = lane; lane < 16 && i < n; i += 16) sum += score[i];
     sum = tree_sum(sum);
@@ -125,7 +125,7 @@ __device__ __forceinline__ void close_groups(const weft_route &op,
     unsigned long long mine = best_of(row.group, op.n_group);
     for (int32_t k = 0; k < op.topk_group; k++)
         (void)take_best(row.group, op.n_group, &mine);
-    __syncwarp();
+    __syncwarp(); // all groups are ranked or taken
     const int32_t size = op.n_expert / op.n_group;
     for (int32_t i = lane; i < op.n_expert; i += 32)
         if (row.group[i / size] != 0) row.rank[i] = 0;
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(32 * route_rows_max) route_rows(weft_route op)
                            own + 2 * n};
     float *const weights = op.weights_out + r * op.top_k;
     score_experts(op, r, row);
-    __syncwarp();
+    __syncwarp(); // all experts have scores
     if (op.topk_group < op.n_group) close_groups(op, row);
     weigh_experts(op, choose_experts(op, r, row, weights), weights);
 }

@@ -96,7 +96,8 @@ static void route_case(weft_kernel_check *c, int32_t i, int32_t n,
 {
     const int32_t open = weft_kit_int(c, 1, n_group);
     const int32_t room = n / n_group * open;
-    const int32_t top_k = weft_kit_int(c, 1, room < 20 ? room : 20);
+    const int32_t most = i % 4 == 0 ? 40 : 9;
+    const int32_t top_k = weft_kit_int(c, 1, room < most ? room : most);
     const int64_t stride = n + i % 3;
     float *const logits = weft_kit_nans(rows_span(n_row, stride, n));
     float *const bias = weft_kit_nans(n);
@@ -107,6 +108,8 @@ static void route_case(weft_kernel_check *c, int32_t i, int32_t n,
     if (i % 6 == 0) memset(bias, 0, (size_t)n * sizeof *bias);
     for (int32_t k = 0; i % 5 == 1 && k < n; k++)
         bias[k] -= 2.0f; /* all choice scores negative */
+    for (int32_t k = 1; i % 9 == 4 && k < n; k += 3) /* scores of 0 and 1 */
+        logits[k] = i % 4 == 0 && k % 2 == 0 ? INFINITY : -INFINITY;
     const weft_route op = {.logits = logits,
                            .bias = i % 4 == 3 ? NULL : bias,
                            .logits_stride = stride,

@@ -319,15 +319,15 @@ static void run_silu_mul(const weft_ops *ops, const struct rows *r)
 START_TEST(silu_mul_has_the_reference_bits)
 {
     (void)device_kit_open();
-    static const float special[] = {-120.0f,   95.0f, 0.0f,     -0.0f,
-                                    INFINITY,  NAN,   -88.0f,   88.5f,
-                                    -INFINITY, 1e30f, 0x1p-149f};
+    static const float special[] = {-120.0f,   95.0f, 0.0f,      -0.0f,
+                                    INFINITY,  NAN,   -88.0f,    88.5f,
+                                    -INFINITY, 1e30f, 0x1p-149f, -1e30f};
     weft_kernel_check c = {.seed = 15};
     for (int32_t i = 0; i < 2 * N_WIDTH; i++) {
         struct rows r;
         make_rows(&c, i, widths[i % N_WIDTH], &r);
-        for (int32_t k = 0; k < r.width && k < 11; k++)
-            r.x[k] = special[(i + k) % 11];
+        for (int32_t k = 0; k < r.width && k < 12; k++)
+            r.x[k] = special[(i + k) % 12];
         compare(run_silu_mul, &r, "silu_mul");
         free_rows(&r);
     }
