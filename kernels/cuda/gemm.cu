@@ -7,6 +7,7 @@
 // What a kernel is chosen by never shows in the numbers: exact ones are the
 // chain of kernels/ops.h, those of the tensor cores share one order of sums
 // (gemm_mma.cuh), and between the two decide the types alone.
+#include "kernels/cuda/dense.h"
 #include "kernels/cuda/gemm_exact.cuh"
 #include "kernels/cuda/gemm_mma.cuh"
 #include "kernels/cuda/launch.h"
@@ -198,9 +199,8 @@ void launch_number(queue *q, kernel_number number, const weft_gemm *list,
     if (runs.n > 0) launch_runs(q, k, &runs, n_tile);
 }
 
-} // namespace
-
-void launch_gemm(queue *q, const weft_gemm *list, int32_t n)
+// By our own kernels.
+void launch_ours(queue *q, const weft_gemm *list, int32_t n)
 {
     uint32_t wanted = 0;
     for (int32_t i = 0; i < n; i++)
@@ -208,6 +208,27 @@ void launch_gemm(queue *q, const weft_gemm *list, int32_t n)
     for (int32_t k = 0; k < N_KERNEL; k++)
         if (wanted & (1U << k))
             launch_number(q, static_cast<kernel_number>(k), list, n);
+}
+
+// The plans of cuBLASLt belong to the thread, as its queue does.
+thread_local dense_plans plans;
+
+} // namespace
+
+void launch_gemm(queue *q, const weft_gemm *list, int32_t n)
+{
+    if (!DENSE_IS_USED) {
+        launch_ours(q, list, n);
+        return;
+    }
+    // Ours in the stretches between those of cuBLASLt.
+    int32_t first = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (is_empty(list[i]) || !launch_dense(q, &plans, list[i])) continue;
+        launch_ours(q, list + first, i - first);
+        first = i + 1;
+    }
+    launch_ours(q, list + first, n - first);
 }
 
 } // namespace weft

@@ -343,6 +343,30 @@ START_TEST(a_row_has_the_same_bits_in_any_company)
 }
 END_TEST
 
+START_TEST(rows_of_a_large_matrix_have_the_same_bits_in_any_company)
+{
+    /* Large enough for a library of matrix products, where one is used. */
+    static const int32_t counts[] = {1, 9, 33};
+    weft_kernel_check c = {.seed = 14};
+    product_job j;
+    const product_shape s = {.dtype = WEFT_BF16,
+                             .n_out = 1028,
+                             .n_in = 1032,
+                             .n_row = 66,
+                             .x_is_bf16 = true};
+    job_make(&c, &s, &j);
+    float *const all = weft_kit_nans(j.n_y), *const y = weft_kit_nans(j.n_y);
+    run_first(&j, s.n_row, false, all);
+    for (int32_t i = 0; i < 3; i++) {
+        run_first(&j, counts[i], false, y);
+        assert_rows_same(&j, all, y, counts[i], false);
+    }
+    weft_mem_free(all);
+    weft_mem_free(y);
+    job_free(&j);
+}
+END_TEST
+
 START_TEST(a_row_keeps_its_nan)
 {
     weft_kernel_check c = {.seed = 11};
@@ -450,14 +474,16 @@ END_TEST
 int main(void)
 {
     device_kit_need();
-    const TTest *const tests[] = {exact_products_have_the_bits_of_the_reference,
-                                  sums_of_tiny_terms_keep_their_sign,
-                                  tensor_products_are_near_exact,
-                                  large_tiles_are_near_exact,
-                                  every_code_of_f8_is_read,
-                                  a_row_has_the_same_bits_in_any_company,
-                                  a_row_keeps_its_nan,
-                                  heads_are_what_each_is_alone,
-                                  a_list_may_be_long};
+    const TTest *const tests[] = {
+        exact_products_have_the_bits_of_the_reference,
+        sums_of_tiny_terms_keep_their_sign,
+        tensor_products_are_near_exact,
+        large_tiles_are_near_exact,
+        every_code_of_f8_is_read,
+        a_row_has_the_same_bits_in_any_company,
+        rows_of_a_large_matrix_have_the_same_bits_in_any_company,
+        a_row_keeps_its_nan,
+        heads_are_what_each_is_alone,
+        a_list_may_be_long};
     return WEFT_SUITE_RUN("cuda_gemm", tests);
 }
