@@ -119,6 +119,7 @@ struct weft_exchange {
     bool dirty;         /* something is noted for repair */
     uint64_t topology;  /* counts changes of who can be asked */
     uint64_t expiry_ns; /* the next end of a rejection */
+    uint64_t want_ns;   /* when to say again whom it wants; 0: it is known */
     uint64_t looked_ns, looking_since_ns;
     uint64_t n_stale, n_resent, n_fenced, n_garbage, n_rejected;
     int32_t n_links, n_waiting;

@@ -208,6 +208,19 @@ static bool is_replaced(const weft_exchange *ex, int32_t s)
     return false;
 }
 
+/* wanted[0, n): those who cannot be dialled for now are asked for again. */
+static void dial_wanted(weft_exchange *ex, int32_t n, uint64_t now_ns)
+{
+    weft_err err = {0};
+    const weft_status st =
+        weft_peers_want(ex->options.peers, ex->wanted, n, &err);
+    ex->want_ns =
+        st == WEFT_RESOURCE_EXHAUSTED ? now_ns + WEFT_PEERS_AGAIN_NS : 0;
+    if (st != WEFT_OK)
+        weft_log(WEFT_LOG_ERROR, "exchange", "peers_refused", "why \"%s\"",
+                 err.text);
+}
+
 /* Says whom the maps name, and lets go of everybody else; but who is suspected
  * is dialled for a while, so that the suspicion ends when it can be reached. */
 static void want(weft_exchange *ex)
@@ -227,12 +240,7 @@ static void want(weft_exchange *ex)
              now < slot->suspected_ns + PROBATION_NS && !is_replaced(ex, s));
         if (slot->used && slot->wanted) ex->wanted[n++] = slot->peer;
     }
-    if (ex->options.peers != NULL) {
-        weft_err err = {0};
-        if (weft_peers_want(ex->options.peers, ex->wanted, n, &err) != WEFT_OK)
-            weft_log(WEFT_LOG_ERROR, "exchange", "peers_refused", "why \"%s\"",
-                     err.text);
-    }
+    if (ex->options.peers != NULL) dial_wanted(ex, n, now);
     for (int32_t s = 0; s < ex->n_slots; s++) {
         weft_exchange_slot *const slot = &ex->slots[s];
         if (!slot->used || slot->wanted || slot->fixed) continue;
@@ -389,6 +397,7 @@ bool weft_exchange_age(weft_exchange *ex, uint64_t now_ns)
 {
     bool any = false;
     age_suspects(ex, now_ns);
+    if (ex->want_ns != 0 && now_ns >= ex->want_ns) want(ex);
     if (now_ns >= ex->expiry_ns) {
         ex->expiry_ns = UINT64_MAX;
         for (int32_t s = 0; s < ex->n_slots; s++) {

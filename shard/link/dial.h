@@ -121,8 +121,13 @@ void weft_peers_stop(weft_peers *peers);
 void weft_peers_destroy(weft_peers *peers); /* stops; NULL is fine */
 /* Of what it says from here on. Any thread. */
 void weft_peers_set_own(weft_peers *peers, const weft_hello *own);
+/* Between two askings after RESOURCE_EXHAUSTED. */
+#define WEFT_PEERS_AGAIN_NS UINT64_C(1000000000)
+
 /* The whole set that is wanted. Any thread. INVALID_ARGUMENT: more than
- * peers_max. */
+ * peers_max, and nothing is different. RESOURCE_EXHAUSTED: somebody cannot be
+ * dialled for want of memory, a descriptor or a thread, everybody else is; to
+ * be asked again in a while, since nobody else comes back to it. */
 WEFT_MUST_CHECK weft_status weft_peers_want(weft_peers *peers,
                                             const weft_peer *wanted, int32_t n,
                                             weft_err *err);

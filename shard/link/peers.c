@@ -327,6 +327,18 @@ void weft_peers_set_own(weft_peers *peers, const weft_hello *own)
     (void)pthread_mutex_unlock(&peers->lock);
 }
 
+/* With the lock; n: how many are wanted. */
+static weft_status add_wanted(weft_peers *peers, const weft_peer *peer,
+                              int32_t n, weft_err *err)
+{
+    if (peers->n_slots >= 4 * peers->options.peers_max)
+        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
+                         "%d peers that are not wanted any more have not "
+                         "ended",
+                         (int)peers->n_slots - (int)n);
+    return add_slot(peers, peer, err);
+}
+
 /* With the lock. */
 static weft_status want(weft_peers *peers, const weft_peer *wanted, int32_t n,
                         weft_err *err)
@@ -345,15 +357,12 @@ static weft_status want(weft_peers *peers, const weft_peer *wanted, int32_t n,
     }
     for (peer_slot *one = peers->slots; one != NULL; one = one->next)
         if (!one->wanted && !one->gone && one->state != TAKEN) end_slot(one);
-    for (int32_t i = 0; i < n && st == WEFT_OK; i++) {
+    /* One that cannot be dialled for now takes nobody else's place. */
+    for (int32_t i = 0; i < n; i++) {
         if (find(peers, &wanted[i]) != NULL) continue;
-        if (peers->n_slots >= 4 * peers->options.peers_max)
-            st = WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
-                           "%d peers that are not wanted any more have not "
-                           "ended",
-                           (int)peers->n_slots - (int)n);
-        else
-            st = add_slot(peers, &wanted[i], err);
+        const weft_status added =
+            add_wanted(peers, &wanted[i], n, st == WEFT_OK ? err : NULL);
+        if (st == WEFT_OK) st = added;
     }
     return st;
 }

@@ -198,11 +198,37 @@ static bool is_wanted(weft_stage *s, const weft_peer *peer)
     return same;
 }
 
+/* With the lock, so that nobody's later word is overtaken. */
+static weft_status dial_next(weft_stage *s, weft_err *err)
+{
+    const weft_status st =
+        weft_peers_want(s->options.peers, &s->wanted_next,
+                        s->wanted_next.id[0] != '\0' ? 1 : 0, err);
+    s->want_ns = st == WEFT_RESOURCE_EXHAUSTED
+                     ? weft_clock_now_ns() + WEFT_PEERS_AGAIN_NS
+                     : 0;
+    return st;
+}
+
+static void want_again(weft_stage *s)
+{
+    weft_err err = {0};
+    weft_status st = WEFT_OK;
+    (void)pthread_mutex_lock(&s->lock);
+    if (s->want_ns != 0 && weft_clock_now_ns() >= s->want_ns)
+        st = dial_next(s, &err);
+    (void)pthread_mutex_unlock(&s->lock);
+    if (st != WEFT_OK)
+        weft_log(WEFT_LOG_ERROR, "stage", "cannot_dial", "reason \"%s\"",
+                 err.text);
+}
+
 static void take_dialled(weft_stage *s)
 {
     weft_peer peer;
     weft_link *link = NULL;
     if (s->options.peers == NULL) return;
+    want_again(s);
     if (s->dialled && !is_wanted(s, &s->next))
         weft_stage_break(s, WEFT_FROM_NEXT, "another shard is next");
     while (weft_peers_take(s->options.peers, &peer, &link)) {
@@ -324,8 +350,9 @@ weft_status weft_stage_want(weft_stage *s, const weft_peer *next, weft_err *err)
                          s->options.stage);
     (void)pthread_mutex_lock(&s->lock);
     s->wanted_next = next != NULL ? *next : (weft_peer){0};
+    const weft_status st = dial_next(s, err);
     (void)pthread_mutex_unlock(&s->lock);
-    return weft_peers_want(s->options.peers, next, next != NULL ? 1 : 0, err);
+    return st;
 }
 
 static void offer(weft_stage *s, weft_stage_from from, weft_link *link)

@@ -47,7 +47,9 @@ struct weft_stage {
     weft_snapshot snapshot;
     pthread_mutex_t lock;
     weft_link *offered[WEFT_STAGE_LINKS]; /* under the lock: not yet taken */
-    weft_peer wanted_next;                /* under the lock */
+    weft_peer wanted_next;                /* under the lock; id "": nobody */
+    uint64_t want_ns; /* under the lock: when to ask for it again; 0: it is
+                         known */
 
     weft_link *links[WEFT_STAGE_LINKS];
     weft_peer next; /* whose link NEXT is, if it came from peers */

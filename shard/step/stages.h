@@ -66,7 +66,8 @@ weft_stages_create(const weft_stages_options *options, weft_stages **stages_out,
                    weft_err *err);
 void weft_stages_destroy(weft_stages *stages); /* NULL is fine */
 /* Who stages 1 ... n - 1 are: peers [n_stages - 1]; NULL: nobody, and links
- * that there are end. Any thread. */
+ * that there are end. Any thread. Errors as of weft_peers_want; who could not
+ * be dialled is asked for again without another call. */
 WEFT_MUST_CHECK weft_status weft_stages_want(weft_stages *stages,
                                              const weft_peer *peers,
                                              weft_err *err);
@@ -121,7 +122,8 @@ WEFT_MUST_CHECK weft_status weft_stage_start(const weft_stage_options *options,
 void weft_stage_stop(weft_stage *stage); /* joins; NULL is fine */
 /* A link is ready: for weft_peers_options.ready. Any thread. */
 void weft_stage_wake(weft_stage *stage);
-/* The next stage (not of the last); NULL: nobody. Any thread. */
+/* The next stage (not of the last); NULL: nobody. Any thread. Errors as of
+ * weft_stages_want. */
 WEFT_MUST_CHECK weft_status weft_stage_want(weft_stage *stage,
                                             const weft_peer *next,
                                             weft_err *err);

@@ -176,17 +176,44 @@ weft_status weft_stages_add_link(weft_stages *s, int32_t stage, weft_link *link,
     return take_link(s, stage, link, err);
 }
 
+/* With the lock, so that nobody's later word is overtaken. */
+static weft_status dial_wanted(weft_stages *s, weft_err *err)
+{
+    weft_peer peers[WEFT_STAGES_MAX];
+    int32_t n = 0;
+    for (int32_t i = 1; i < s->options.n_stages; i++)
+        if (s->at[i].wanted.id[0] != '\0') peers[n++] = s->at[i].wanted;
+    const weft_status st = weft_peers_want(s->options.peers, peers, n, err);
+    s->want_ns = st == WEFT_RESOURCE_EXHAUSTED
+                     ? weft_clock_now_ns() + WEFT_PEERS_AGAIN_NS
+                     : 0;
+    return st;
+}
+
 weft_status weft_stages_want(weft_stages *s, const weft_peer *peers,
                              weft_err *err)
 {
-    const int32_t n = s->options.n_stages;
+    weft_status st = WEFT_OK;
     (void)pthread_mutex_lock(&s->lock);
-    for (int32_t i = 1; i < n; i++)
+    for (int32_t i = 1; i < s->options.n_stages; i++)
         s->at[i].wanted = peers != NULL ? peers[i - 1] : (weft_peer){0};
+    if (s->options.peers != NULL) st = dial_wanted(s, err);
     (void)pthread_mutex_unlock(&s->lock);
-    if (s->options.peers == NULL) return WEFT_OK;
-    return weft_peers_want(s->options.peers, peers, peers != NULL ? n - 1 : 0,
-                           err);
+    return st;
+}
+
+/* For those who could not be dialled. */
+static void want_again(weft_stages *s)
+{
+    weft_err err = {0};
+    weft_status st = WEFT_OK;
+    (void)pthread_mutex_lock(&s->lock);
+    if (s->want_ns != 0 && weft_clock_now_ns() >= s->want_ns)
+        st = dial_wanted(s, &err);
+    (void)pthread_mutex_unlock(&s->lock);
+    if (st != WEFT_OK)
+        weft_log(WEFT_LOG_ERROR, "stages", "cannot_dial", "reason \"%s\"",
+                 err.text);
 }
 
 static bool is_same(const weft_peer *a, const weft_peer *b)
@@ -219,6 +246,7 @@ static void take_links(weft_stages *s)
     weft_peer peer;
     weft_link *link = NULL;
     if (s->options.peers == NULL) return;
+    want_again(s);
     drop_unwanted(s);
     while (weft_peers_take(s->options.peers, &peer, &link)) {
         const int32_t stage = stage_of(s, &peer);

@@ -26,7 +26,8 @@ typedef struct weft_follower {
 struct weft_stages {
     weft_stages_options options;
     weft_poller *poller;
-    pthread_mutex_t lock;                     /* wanted, missing */
+    pthread_mutex_t lock; /* wanted, want_ns, missing */
+    uint64_t want_ns;     /* when to ask for them again; 0: it is known */
     char missing[64 + WEFT_STUCK_TEXT_BYTES]; /* why it is not whole */
     weft_follower *at;                        /* [n_stages]; at[0] is unused */
     atomic_bool whole, stop;
