@@ -69,7 +69,7 @@ exact_scores(exact_shared *sh, const weft_attn &op, const exact_heads &heads,
     for (int32_t c = 0; c < op.width; c += EXACT_TILE) {
         const int32_t n = op.width - c < EXACT_TILE ? op.width - c : EXACT_TILE;
         exact_load<E>(sh, heads, op.width, c, n, n_key);
-        __syncthreads();
+        __syncthreads(); // the tile is there
 #pragma unroll 4
         for (int32_t i = 0; i < n && j < n_key; i++) {
             const float k = sh->tile[j][i];
@@ -77,7 +77,7 @@ exact_scores(exact_shared *sh, const weft_attn &op, const exact_heads &heads,
             for (int32_t h = 0; h < EXACT_HEADS; h++)
                 s[h] = fmaf(sh->q[i][h], k, s[h]);
         }
-        __syncthreads();
+        __syncthreads(); // and done with
     }
 #pragma unroll
     for (int32_t h = 0; h < EXACT_HEADS; h++)
@@ -161,11 +161,11 @@ __global__ void __launch_bounds__(ATTN_THREADS) attn_exact(const attn_work work)
         const int32_t j = thread_index();
         __syncthreads(); // the split before is done with keys and weights
         if (j < n_key) sh->key[j] = attn_key(work.op.kv, heads.row, first + j);
-        __syncthreads();
+        __syncthreads(); // where keys are
         exact_scores<E>(sh, work.op, heads, n_key);
-        __syncthreads();
+        __syncthreads(); // scores are there
         exact_softmax(sh, work, place, heads, n_key);
-        __syncthreads();
+        __syncthreads(); // weights are there
         exact_values<E>(sh, work, place, heads, n_key);
     }
 }

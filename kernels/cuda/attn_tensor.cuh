@@ -436,8 +436,7 @@ tensor_put(const tensor_shared<S> &sh, tensor_acc<S> *acc,
     *acc = {};
 }
 
-// Tiles [first, end) of a row's keys. Three barriers a tile: the tile is there
-// (and the one before is done with); scores are; weights are.
+// Tiles [first, end) of a row's keys.
 template <class S>
 __device__ __forceinline__ void
 tensor_tiles(const tensor_shared<S> &sh, const attn_work &work,
@@ -453,21 +452,21 @@ tensor_tiles(const tensor_shared<S> &sh, const attn_work &work,
         tensor_put_q(sh, work.op, b);
     tensor_find_keys(sh, work.op.kv, b, first);
     tensor_find_keys(sh, work.op.kv, b, first + 1);
-    __syncthreads();
+    __syncthreads(); // where keys are, and q
     tensor_load(sh, b, work.op.width, first);
     for (int32_t t = first; t < end; t++) {
         cp_async_wait<0>();
-        __syncthreads();
+        __syncthreads(); // tile t is there, the one before is done with
         if (t + 1 < end) tensor_load(sh, b, work.op.width, t + 1);
         tensor_find_keys(sh, work.op.kv, b, t + 2);
         tensor_scores(sh, held, b, t);
-        __syncthreads();
+        __syncthreads(); // scores are there
         tensor_softmax(sh, &sums, b, work.op.scale, t);
         const bool closes = t + 1 == end || (t + 1) % per_split == 0;
         const attn_place place =
             attn_place_of(work, b.r, t / per_split, b.n_keys);
         if (closes) tensor_close(sh, &sums, work, place, b);
-        __syncthreads();
+        __syncthreads(); // weights are there
         tensor_rescale(sh, &acc);
         tensor_values(sh, &acc, work.op.value_width, t);
         if (closes) tensor_put(sh, &acc, work, place, b);

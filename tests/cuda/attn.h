@@ -10,7 +10,7 @@
 
 #include "kernels/ops.h"
 
-enum { ATTN_ROWS = 24, ATTN_SEQS = 2 };
+enum { ATTN_ROWS = 32, ATTN_SEQS = 2 };
 
 /* A row of a step. `tag` says which queries it has, whatever its place. */
 struct attn_spec {

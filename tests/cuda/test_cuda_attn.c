@@ -103,6 +103,7 @@ static void add_mixed(struct attn_scene *s)
     add_row(s, 1, 30, 0, 0);
     add_row(s, 0, 5, 6, 2);     /* an empty list */
     add_row(s, 0, 640, 384, 0); /* 257 keys */
+    add_row(s, 1, 700, 445, 0); /* 256 keys */
 }
 
 START_TEST(mixed_rows)
