@@ -73,7 +73,11 @@ void weft_link_server_stop(weft_link_server *server); /* joins; NULL is fine */
 
 /* -- dialling ------------------------------------------------------------- */
 
-/* Connect and shake hands; blocks until deadline_ns at most.
+/* Connect and shake hands; blocks until deadline_ns at most, but for a name
+ * that is to be resolved: that takes as long as the system's resolver is set to
+ * (often 10 s where nobody answers it), and the deadline holds before and after
+ * it. An address in digits asks no resolver. The same goes for the dials of
+ * weft_peers, whose stop waits for one that is resolving.
  * UNAVAILABLE: nobody there, or lost. FAILED_PRECONDITION: refused, by either
  * side, with the reason. DEADLINE_EXCEEDED. */
 WEFT_MUST_CHECK weft_status weft_link_dial(const char *address,

@@ -55,11 +55,23 @@ static weft_status check_unbroken(const weft_link *link, weft_err *err)
     return WEFT_UNAVAILABLE;
 }
 
+static weft_meeting too_early(weft_link *link, const weft_frame *frame)
+{
+    (void)weft_link_break(link, NULL, "sent \"%s\" before the handshake",
+                          weft_frame_type_name(frame->type));
+    return WEFT_MEET_END;
+}
+
 weft_meeting weft_link_meet(weft_link *link, const weft_frame *frame)
 {
     char text[WEFT_ERR_TEXT_BYTES];
     switch (frame->type) {
-    case WEFT_FRAME_PULSE: atomic_store(&link->pulse_step, frame->step); break;
+    case WEFT_FRAME_PULSE:
+        /* Nobody pulses so early, and a stream of them would hold up whoever
+         * shakes hands for as long as it lasts. */
+        if (link->shaking) return too_early(link, frame);
+        atomic_store(&link->pulse_step, frame->step);
+        break;
     case WEFT_FRAME_HELLO:
     case WEFT_FRAME_WELCOME:
         if (link->shaking) return WEFT_MEET_GIVE;
@@ -76,9 +88,7 @@ weft_meeting weft_link_meet(weft_link *link, const weft_frame *frame)
             link->frames_received++;
             return WEFT_MEET_GIVE;
         }
-        (void)weft_link_break(link, NULL, "sent \"%s\" before the handshake",
-                              weft_frame_type_name(frame->type));
-        return WEFT_MEET_END;
+        return too_early(link, frame);
     }
     return WEFT_MEET_SKIP;
 }

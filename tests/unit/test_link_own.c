@@ -2,6 +2,8 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "node/base/clock.h"
 #include "tests/support/dial_kit.h"
@@ -121,10 +123,31 @@ START_TEST(who_is_nobody_yet_dials_nobody)
 }
 END_TEST
 
+/* A link that is shaking hands takes no pulse, of which there could be any
+ * number. */
+START_TEST(a_pulse_before_the_handshake_breaks)
+{
+    const weft_link_options options = kit_options();
+    const weft_frame pulse = {.type = WEFT_FRAME_PULSE};
+    unsigned char bytes[WEFT_FRAME_HEADER_BYTES];
+    weft_link *link = NULL;
+    int ours = -1, theirs = -1;
+    kit_sockets(&ours, &theirs);
+    OK(weft_link_create_tcp(theirs, NULL, true, &options, &link, &err));
+    const kit_raw raw = {.fd = ours};
+    kit_raw_write(&raw, bytes, kit_print(&pulse, NULL, bytes));
+    const char *const why = kit_recv_broken(link);
+    ck_assert_msg(strstr(why, "sent \"pulse\" before the handshake") != NULL,
+                  "%s", why);
+    weft_link_close(link);
+    (void)close(ours);
+}
+END_TEST
+
 int main(void)
 {
-    const TTest *const tests[] = {own_hello_may_change,
-                                  a_hello_waits_until_own_is_known,
-                                  who_is_nobody_yet_dials_nobody};
+    const TTest *const tests[] = {
+        own_hello_may_change, a_hello_waits_until_own_is_known,
+        who_is_nobody_yet_dials_nobody, a_pulse_before_the_handshake_breaks};
     return weft_suite_run("own", tests, sizeof tests / sizeof tests[0]);
 }
