@@ -208,7 +208,7 @@ static bool is_replaced(const weft_exchange *ex, int32_t s)
     return false;
 }
 
-/* wanted[0, n): those who cannot be dialled for now are asked for again. */
+/* wanted[0, n): who cannot be dialled is asked for again. */
 static void dial_wanted(weft_exchange *ex, int32_t n, uint64_t now_ns)
 {
     weft_err err = {0};

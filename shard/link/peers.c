@@ -357,7 +357,7 @@ static weft_status want(weft_peers *peers, const weft_peer *wanted, int32_t n,
     }
     for (peer_slot *one = peers->slots; one != NULL; one = one->next)
         if (!one->wanted && !one->gone && one->state != TAKEN) end_slot(one);
-    /* One that cannot be dialled for now takes nobody else's place. */
+    /* One that cannot be dialled takes nobody else's place. */
     for (int32_t i = 0; i < n; i++) {
         if (find(peers, &wanted[i]) != NULL) continue;
         const weft_status added =
