@@ -144,6 +144,24 @@ __device__ __forceinline__ float round_bf16(float value)
     return to_float(to_bf16(value));
 }
 
+// Both halves of a and b are bfloat16: their products, rounded; subnormals are
+// kept. (x + -0 is x, so the fused form is the product on sm_80 too.)
+__device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t a, uint32_t b)
+{
+#if defined(WEFT_SIMT)
+    const bf16 low = to_bf16(float_of(a << 16) * float_of(b << 16));
+    const bf16 high =
+        to_bf16(float_of(a & 0xffff0000U) * float_of(b & 0xffff0000U));
+    return low.bits | static_cast<uint32_t>(high.bits) << 16;
+#else
+    uint32_t d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;"
+        : "=r"(d)
+        : "r"(a), "r"(b), "r"(0x80008000U));
+    return d;
+#endif
+}
+
 } // namespace weft
 
 #endif

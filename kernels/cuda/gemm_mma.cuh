@@ -171,12 +171,9 @@ __device__ __forceinline__ void widen_f8(uint32_t q, uint32_t *even,
 {
     const uint32_t e = (q & 0x00800080U) << 8 | (q & 0x007f007fU) << 4;
     const uint32_t o = (q & 0x80008000U) | (q & 0x7f007f00U) >> 4;
-    const float e0 = float_of(e << 16) * 0x1p120F;
-    const float e1 = float_of(e & 0xffff0000U) * 0x1p120F;
-    const float o0 = float_of(o << 16) * 0x1p120F;
-    const float o1 = float_of(o & 0xffff0000U) * 0x1p120F;
-    *even = pack_bf16(e0, e1);
-    *odd = pack_bf16(o0, o1);
+    constexpr uint32_t RANGE = 0x7b807b80U; // 2^120, twice
+    *even = multiply_bf16x2(e, RANGE);
+    *odd = multiply_bf16x2(o, RANGE);
 }
 
 // a[f][h]: outputs 16 f on from `out`, inputs 16 h on from k.
