@@ -69,7 +69,17 @@ static void tell_txn(struct etcd *e, uint64_t tag, weft_status status,
                                              .text = text});
 }
 
-static void take_txn(struct etcd *e, struct etcd_call *call, uint64_t tag)
+/* An answer below what was known before it was asked for is of another store.
+ * Below what has been told since it need not be: watch and answers overtake. */
+static void note_revision(struct etcd *e, int64_t revision, int64_t asked)
+{
+    if (revision < asked)
+        weft_etcd_relist(e);
+    else if (revision > e->revision)
+        e->revision = revision;
+}
+
+static void take_txn(struct etcd *e, struct etcd_txn *txn)
 {
     enum { BYTES_MAX = 1 << 20 };
     weft_arena *arena;
@@ -77,18 +87,15 @@ static void take_txn(struct etcd *e, struct etcd_call *call, uint64_t tag)
     weft_etcd_answered(e);
     if (weft_arena_create(BYTES_MAX, &arena, NULL) == WEFT_OK)
         r = (const Etcdserverpb__TxnResponse *)weft_etcd_unpack(
-            &etcdserverpb__txn_response__descriptor, call->answer, arena);
+            &etcdserverpb__txn_response__descriptor, txn->call.answer, arena);
     else
         arena = NULL;
     if (r == NULL || r->header == NULL) {
-        tell_txn(e, tag, WEFT_UNAVAILABLE, 0, "the answer cannot be read");
+        tell_txn(e, txn->tag, WEFT_UNAVAILABLE, 0, "the answer cannot be read");
     } else {
         const int64_t revision = r->header->revision;
-        if (revision < e->revision)
-            weft_etcd_relist(e);
-        else
-            e->revision = revision;
-        tell_txn(e, tag, r->succeeded ? WEFT_OK : WEFT_FAILED_PRECONDITION,
+        note_revision(e, revision, txn->asked_revision);
+        tell_txn(e, txn->tag, r->succeeded ? WEFT_OK : WEFT_FAILED_PRECONDITION,
                  revision, r->succeeded ? "" : "a compare did not hold");
     }
     weft_arena_destroy(arena);
@@ -117,7 +124,7 @@ static void on_txn(struct etcd *e, struct etcd_call *call)
     struct etcd_txn *txn = (struct etcd_txn *)call;
     /* The slot is free only when the call is cleared away, after this. */
     if (call->code == GRPC_STATUS_OK)
-        take_txn(e, call, txn->tag);
+        take_txn(e, txn);
     else
         fail_txn(e, call, txn->tag);
 }
@@ -159,6 +166,7 @@ static weft_status submit(weft_registry *registry, const weft_txn *txn,
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                          "too many transactions under way");
     slot->tag = txn->tag;
+    slot->asked_revision = e->revision;
     weft_etcd_start(e, &slot->call, "/etcdserverpb.KV/Txn",
                     weft_etcd_txn(&e->prefix, txn, e->lease.id),
                     weft_clock_now_ns(), on_txn);

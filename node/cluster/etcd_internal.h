@@ -67,6 +67,7 @@ struct etcd_lease {
 struct etcd_txn {
     struct etcd_call call; /* first */
     uint64_t tag;
+    int64_t asked_revision; /* etcd's as known when the call began */
 };
 
 /* A page of a listing, as it came. */

@@ -148,6 +148,36 @@ START_TEST(frozen_etcd)
 }
 END_TEST
 
+/* As many at once as one may have under way, a few hundred times over. */
+static void write_much(void)
+{
+    enum { ROUNDS = 60, AT_ONCE = 6 };
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < 2; i++) {
+            s[i].n_submitted = 0;
+            memset(s[i].done, 0, sizeof s[i].done);
+            for (int k = 0; k < AT_ONCE; k++)
+                seen_put(&s[i], i == 0 ? "a" : "b", "x", false, -1);
+        }
+        for (int i = 0; i < 2; i++)
+            for (int k = 0; k < AT_ONCE; k++) UNTIL(s[i].done[k]);
+    }
+}
+
+/* What was written, and what others have, may be told of before the answer
+ * comes, and answers in another order: nobody takes that for a store that went
+ * back, and lists it again. */
+START_TEST(answers_that_are_overtaken)
+{
+    begin();
+    for (int i = 0; i < 2; i++)
+        seen_begin(&s[i], open_handle(60000 * MS, 3600000 * MS));
+    UNTIL(s[0].n_listings > 0 && s[1].n_listings > 0);
+    write_much();
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(s[i].n_listings, 1);
+}
+END_TEST
+
 /* Put as often as it takes, until the other handle sees it. */
 static void put_until_seen(const char *key, const char *value)
 {
@@ -359,6 +389,7 @@ static void add_own(TCase *tests)
         nobody_at_the_start,
         end_is_bounded_without_etcd,
         frozen_etcd,
+        answers_that_are_overtaken,
         one_of_three_killed,
         one_of_three_frozen,
         values_and_keys_above_the_limits,
