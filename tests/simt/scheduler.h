@@ -64,6 +64,7 @@ struct fiber {
 
 extern fiber *current;     // null outside of a kernel
 extern unsigned n_threads; // of the block
+extern void *main_tsan;    // the context of who called run
 fiber *thread_of(unsigned linear);
 
 // Gives way until somebody makes it READY.
@@ -80,6 +81,12 @@ extern const char *(*left_undone)();
 extern const char *(*thread_undone)(const fiber *);
 
 counts *count();
+
+// Dynamic memory of a kernel's blocks; before each block, all that is shared.
+void *shared_begin(size_t dynamic_bytes);
+void shared_end();
+void shared_fill();
+
 void reset_barriers();         // before a block
 void thread_leaves(fiber *me); // its last act
 

@@ -1,4 +1,4 @@
-// simt.cc - the scheduler: fibers, their order, blocks, shared memory.
+// simt.cc - the scheduler: fibers, their order, blocks.
 //
 // A fiber switches right to the next that can run, in the order of the launch;
 // the last one of a block switches back to the thread that called run. Fibers
@@ -20,15 +20,10 @@
 #endif
 #endif
 #if defined(SIMT_ASAN)
-#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
 extern "C" {
-extern unsigned char __start_simt_shared[]
-    __attribute__((weak, visibility("hidden")));
-extern unsigned char __stop_simt_shared[]
-    __attribute__((weak, visibility("hidden")));
 // Saves the callee's registers and its stack pointer at *save, and goes on
 // where `load` was saved.
 void simt_switch(void **save, void *load);
@@ -103,6 +98,7 @@ namespace simt
 view now;
 fiber *current;
 unsigned n_threads;
+void *main_tsan;
 bool (*land_something)();
 const char *(*left_undone)();
 const char *(*thread_undone)(const fiber *);
@@ -118,8 +114,6 @@ enum : size_t {
     // Stacks begin at different lines of a page: else all threads' hot frames
     // would share one set of the cache.
     COLOURS = 61,
-    DYNAMIC_OFFSET = 128, // all that WEFT_SHARED_DYNAMIC promises
-    DYNAMIC_ALIGN = 1024,
 };
 
 struct {
@@ -130,11 +124,8 @@ struct {
     const char *name;
     void (*body)(const void *);
     const void *arg;
-    unsigned char *dynamic;
-    size_t dynamic_bytes;
-    shared_block *blocks;
     // The thread that called run.
-    void *main_sp, *main_fake, *main_tsan;
+    void *main_sp, *main_fake;
     const void *main_bottom;
     size_t main_bytes;
     bool from_main;
@@ -203,7 +194,7 @@ void switch_to_main()
 #if defined(SIMT_ASAN)
     __sanitizer_start_switch_fiber(&me->fake, g.main_bottom, g.main_bytes);
 #endif
-    if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(g.main_tsan, 1);
+    if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(main_tsan, 1);
     simt_switch(&me->sp, g.main_sp);
     note_arrival(me);
 }
@@ -316,30 +307,10 @@ void grow(unsigned n)
 
 // --- Blocks ----------------------------------------------------------------
 
-// Stores that no sanitizer sees: red zones between the arrays are overwritten
-// too.
-__attribute__((no_sanitize_address)) void fill(unsigned char *at, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++) {
-        at[i] = 0xff;
-        asm volatile("" ::"r"(at) : "memory");
-    }
-}
-
-void fill_shared()
-{
-    if (g.dynamic) fill(g.dynamic, g.dynamic_bytes);
-    if (__start_simt_shared)
-        fill(__start_simt_shared,
-             static_cast<size_t>(__stop_simt_shared - __start_simt_shared));
-    for (shared_block *b = g.blocks; b; b = b->next)
-        fill(static_cast<unsigned char *>(b->at), b->bytes);
-}
-
 void run_block()
 {
     const dim3 d = now.block_dim;
-    fill_shared();
+    shared_fill();
     for (unsigned i = 0; i < n_threads; i++) {
         fiber *f = &g.fibers[i];
         f->state = READY;
@@ -393,46 +364,6 @@ void run_blocks()
                          static_cast<unsigned>(rows / d.y));
         run_block();
     }
-}
-
-unsigned char *take_dynamic(size_t bytes)
-{
-    void *at = nullptr;
-    if (!bytes) return nullptr;
-    if (posix_memalign(&at, DYNAMIC_ALIGN, DYNAMIC_OFFSET + bytes)) abort();
-#if defined(SIMT_ASAN)
-    __asan_poison_memory_region(at, DYNAMIC_OFFSET);
-#endif
-    return static_cast<unsigned char *>(at) + DYNAMIC_OFFSET;
-}
-
-void give_dynamic(unsigned char *dynamic)
-{
-    if (!dynamic) return;
-#if defined(SIMT_ASAN)
-    __asan_unpoison_memory_region(dynamic - DYNAMIC_OFFSET, DYNAMIC_OFFSET);
-#endif
-    free(dynamic - DYNAMIC_OFFSET);
-}
-
-bool is_within(const void *p, size_t bytes, const void *at, size_t n)
-{
-    const uintptr_t a = reinterpret_cast<uintptr_t>(p);
-    const uintptr_t b = reinterpret_cast<uintptr_t>(at);
-    return a >= b && a + bytes <= b + n;
-}
-
-bool is_shared(const void *p, size_t bytes)
-{
-    if (is_within(p, bytes, g.dynamic, g.dynamic_bytes)) return true;
-    if (__start_simt_shared &&
-        is_within(
-            p, bytes, __start_simt_shared,
-            static_cast<size_t>(__stop_simt_shared - __start_simt_shared)))
-        return true;
-    for (const shared_block *b = g.blocks; b; b = b->next)
-        if (is_within(p, bytes, b->at, b->bytes)) return true;
-    return false;
 }
 
 void print_threads()
@@ -510,16 +441,12 @@ void run(const char *name, dim3 grid, dim3 block, size_t dynamic_bytes,
     g.arg = arg;
     n_threads = block.x * block.y * block.z;
     grow(n_threads);
-    if (__tsan_get_current_fiber) g.main_tsan = __tsan_get_current_fiber();
-    g.dynamic_bytes = dynamic_bytes;
-    g.dynamic = take_dynamic(dynamic_bytes);
+    if (__tsan_get_current_fiber) main_tsan = __tsan_get_current_fiber();
     now.grid_dim = grid;
     now.block_dim = block;
-    now.dynamic = g.dynamic;
+    now.dynamic = shared_begin(dynamic_bytes);
     run_blocks();
-    give_dynamic(g.dynamic);
-    g.dynamic = nullptr;
-    g.dynamic_bytes = 0;
+    shared_end();
     now.dynamic = nullptr;
     pthread_mutex_unlock(&g.lock);
 }
@@ -561,38 +488,6 @@ void fail(site at, const char *format, ...)
     print_threads();
     if (g.hook) g.hook(line);
     abort();
-}
-
-void *shared_at(shared_block *b)
-{
-    if (!b->at) {
-        // As if before the kernel: nobody races with the birth of a block.
-        if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(g.main_tsan, 1);
-        const size_t align = b->align < 16 ? 16 : b->align;
-        if (posix_memalign(&b->at, align, b->bytes)) abort();
-        fill(static_cast<unsigned char *>(b->at), b->bytes);
-        b->next = g.blocks;
-        g.blocks = b;
-        happens_release(b);
-        if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(current->tsan, 1);
-    }
-    happens_acquire(b);
-    return b->at;
-}
-
-void check_shared(const void *p, size_t bytes, size_t align, const char *what,
-                  site at)
-{
-    if (reinterpret_cast<uintptr_t>(p) % align)
-        fail(at, "%s: the address in shared memory is not %zu-byte aligned",
-             what, align);
-#if defined(__clang__)
-    (void)bytes; // static arrays are not in a section of their own
-    (void)is_shared;
-#else
-    if (!is_shared(p, bytes))
-        fail(at, "%s: the address is not in shared memory", what);
-#endif
 }
 
 } // namespace simt

@@ -156,6 +156,7 @@ struct shared_block {
     size_t bytes, align;
     void *at;
     shared_block *next;
+    bool used; // since it was filled
 };
 void *shared_at(shared_block *b);
 
@@ -229,7 +230,7 @@ static const int warpSize = 32;
 #define WEFT_SHARED(T, name, dims)                                             \
     using name##_type_ = T dims;                                               \
     static ::simt::shared_block name##_block_ = {                              \
-        sizeof(name##_type_), alignof(name##_type_), nullptr, nullptr};        \
+        sizeof(name##_type_), alignof(name##_type_), nullptr, nullptr, false}; \
     name##_type_ &name =                                                       \
         *static_cast<name##_type_ *>(::simt::shared_at(&name##_block_))
 

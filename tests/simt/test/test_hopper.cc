@@ -247,7 +247,7 @@ template <bool SWIZZLE> void test_box()
         WEFT_SHARED(mbarrier, full, [1]);
         float *to = reinterpret_cast<float *>(hopper::align_tiles(raw));
         const int corners[4][3] = {
-            {0, 0, 0}, {20, 3, 1}, {-5, -1, -1}, {37, 0, 0}};
+            {0, 0, 0}, {6, 3, 1}, {-5, -1, -1}, {37, 0, 0}};
         if (t == 0) weft::mbarrier_init(full, 1);
         __syncthreads();
         for (uint32_t i = 0; i < 4; i++) {
@@ -424,6 +424,28 @@ void touches_accumulators()
         weft::wgmma_wait<0>();
     });
 }
+// wait<1> says nothing of the second group's operands.
+void changes_an_operand()
+{
+    launch(128, 20480, [](int t) {
+        WEFT_SHARED_DYNAMIC(unsigned char, raw);
+        bf16 *a = hopper::align_tiles(raw);
+        for (int i = t; i < 64 * 64; i += 128) a[i].bits = 0;
+        __syncthreads();
+        float d[2][4] = {};
+        weft::wgmma_fence();
+        for (int i = 0; i < 2; i++) {
+            weft::wgmma_bf16<8>(d[i], weft::k_major(a), weft::k_major(a), true);
+            weft::wgmma_commit();
+        }
+        weft::wgmma_wait<1>();
+        CHECK(d[0][0] == 0 && isnan(d[1][0]));
+        __syncthreads();
+        if (t == 0) a[0].bits = 1;
+        __syncthreads();
+        weft::wgmma_wait<0>();
+    });
+}
 void two_counts()
 {
     launch(128, 0,
@@ -500,6 +522,8 @@ void faults()
              nullptr);
     kit::bad("accumulators written too early", touches_accumulators,
              "written before its wait", nullptr);
+    kit::bad("an operand written too early", changes_an_operand,
+             "changed before it was done", nullptr);
     kit::bad("a barrier of two counts", two_counts, "barrier 3 is for 128",
              nullptr);
     kit::good("an mbarrier between", barrier_hands_on<true>);

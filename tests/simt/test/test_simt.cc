@@ -424,7 +424,9 @@ int refusal(dim3 grid, dim3 block, size_t bytes)
 void test_launches()
 {
     const int config = simt::BAD_CONFIGURATION, value = simt::BAD_VALUE;
-    CHECK(refusal(1, 1, 0) == 0 && refusal(1, 1024, 0) == 0);
+    CHECK(refusal(1, 1, 0) == 0);
+    // ThreadSanitizer takes seconds to make that many threads.
+    CHECK(HAS_TSAN || refusal(1, 1024, 0) == 0);
     CHECK(refusal(1, 1025, 0) == config && refusal(0, 1, 0) == config);
     CHECK(refusal(1, 0, 0) == config);
     CHECK(refusal(dim3(1, 65536), 1, 0) == config);
