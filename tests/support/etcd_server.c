@@ -114,7 +114,7 @@ static void ask_health(int port, char *out, size_t bytes)
 {
     static const char request[] = "GET /health HTTP/1.0\r\n\r\n";
     const struct sockaddr_in at = loopback(port);
-    const struct timeval patience = {.tv_sec = 1};
+    const struct timeval patience = {.tv_usec = 300000};
     size_t n = 0;
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ck_assert_int_ge(fd, 0);
@@ -138,20 +138,22 @@ static bool accepts(int port)
     return good;
 }
 
-void etcd_wait_healthy(etcd_server *e, int i)
+bool etcd_is_healthy(const etcd_server *e, int i)
+{
+    char answer[1024];
+    int status;
+    ck_assert_msg(waitpid(e->pids[i], &status, WNOHANG) == 0,
+                  "etcd has ended: see %s", e->folder);
+    if (e->tls) return accepts(e->ports[i]);
+    ask_health(e->ports[i], answer, sizeof answer);
+    return strstr(answer, "\"true\"") != NULL;
+}
+
+void etcd_wait_healthy(const etcd_server *e, int i)
 {
     const uint64_t stop = weft_clock_now_ns() + 30000 * MS;
     const struct timespec moment = {.tv_nsec = 20000000};
-    for (;;) {
-        char answer[1024];
-        int status;
-        ck_assert_msg(waitpid(e->pids[i], &status, WNOHANG) == 0,
-                      "etcd has ended: see %s", e->folder);
-        if (e->tls && accepts(e->ports[i])) return;
-        if (!e->tls) {
-            ask_health(e->ports[i], answer, sizeof answer);
-            if (strstr(answer, "\"true\"") != NULL) return;
-        }
+    while (!etcd_is_healthy(e, i)) {
         ck_assert_msg(weft_clock_now_ns() < stop, "etcd does not get healthy");
         (void)nanosleep(&moment, NULL);
     }

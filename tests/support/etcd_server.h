@@ -27,8 +27,9 @@ bool etcd_is_here(void);
 
 /* Ports and folder, nothing running. */
 void etcd_prepare(etcd_server *e, int n);
-void etcd_start(etcd_server *e, int i); /* returns at once */
-void etcd_wait_healthy(etcd_server *e, int i);
+void etcd_start(etcd_server *e, int i);            /* returns at once */
+bool etcd_is_healthy(const etcd_server *e, int i); /* at this moment */
+void etcd_wait_healthy(const etcd_server *e, int i);
 void etcd_signal(etcd_server *e, int i, int number);
 void etcd_kill(etcd_server *e, int i);  /* SIGKILL, and gone */
 void etcd_empty(etcd_server *e, int i); /* its folder */

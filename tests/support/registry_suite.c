@@ -8,6 +8,10 @@
 #include "tests/support/expect.h"
 
 #define MS UINT64_C(1000000)
+/* A lease that does not lapse while a test waits for anything, however slow the
+ * machine, and one for the tests that need it to. */
+#define LONG_NS  (60000 * MS)
+#define SHORT_NS (3000 * MS)
 
 static const registry_world *w;
 static seen s[3];
@@ -34,15 +38,21 @@ void seen_poll_all(const registry_world *world, seen *handles, int32_t n)
 
 static void open_handle(int32_t i, uint64_t relist_ns)
 {
-    seen_begin(&s[i], w->open(2000 * MS, relist_ns));
+    seen_begin(&s[i], w->open(LONG_NS, relist_ns));
 }
 
-/* n handles that have seen an empty store and have a lease. */
-static void open_handles(int32_t n)
+/* n handles that have seen an empty store and have such a lease. */
+static void open_handles_for(int32_t n, uint64_t lease_ns)
 {
-    for (int32_t i = 0; i < n; i++) open_handle(i, 3600000 * MS);
+    for (int32_t i = 0; i < n; i++)
+        seen_begin(&s[i], w->open(lease_ns, 3600000 * MS));
     for (int32_t i = 0; i < n; i++)
         UNTIL(n, s[i].n_listings > 0 && s[i].lease == WEFT_OK);
+}
+
+static void open_handles(int32_t n)
+{
+    open_handles_for(n, LONG_NS);
 }
 
 static void begin_world(void)
@@ -200,10 +210,7 @@ START_TEST(leased_keys_go_with_their_owner)
     seen_put(&s[0], "kept", "plain", false, -1);
     UNTIL(2, s[1].n_keys == 2);
     seen_end(&s[0]);
-    const uint64_t begun = weft_clock_now_ns();
-    UNTIL(2, s[1].n_keys == 1);
-    /* Given back, not run out. */
-    ck_assert_uint_lt(weft_clock_now_ns() - begun, 1500 * MS);
+    UNTIL(2, s[1].n_keys == 1); /* given back: it would run out much later */
     ck_assert_ptr_nonnull(seen_find(&s[1], "kept"));
 }
 END_TEST
@@ -312,7 +319,7 @@ END_TEST
  * store, whose keys of it are gone. */
 START_TEST(away_and_back)
 {
-    open_handles(2);
+    open_handles_for(2, SHORT_NS);
     seen_put(&s[0], "members/a", "x", true, -1);
     seen_put(&s[0], "kept", "x", false, -1);
     UNTIL(2, s[1].n_keys == 2);
@@ -341,7 +348,7 @@ END_TEST
 
 START_TEST(restart_in_an_empty_folder)
 {
-    open_handles(2);
+    open_handles_for(2, SHORT_NS);
     for (int i = 0; i < 20; i++) {
         const int32_t put = seen_put(&s[0], "members/a", "x", true, -1);
         UNTIL(2, s[0].done[put]);
@@ -365,7 +372,7 @@ END_TEST
  * anything else. */
 START_TEST(owner_that_sleeps_longer_than_its_lease)
 {
-    open_handles(2);
+    open_handles_for(2, SHORT_NS);
     seen_put(&s[0], "members/a", "x", true, -1);
     UNTIL(2, s[1].n_keys == 1);
     SEEN_UNTIL(w, &s[1], 1, s[1].n_keys == 0);
