@@ -153,8 +153,10 @@ void weft_fleet_end(weft_fleet *fleet, int32_t slot, weft_finish finish,
 void weft_fleet_give_back(weft_fleet *fleet, int32_t slot)
 {
     weft_fleet_job *const at = &fleet->jobs[slot];
+    /* A lead that drains is about to go: no job of it is to blame. */
+    const bool was_to_go = fleet->groups[at->group].state.draining;
     weft_fleet_unsend(fleet, slot);
-    if (weft_place_broke(&at->tries, fleet->options.tries_max))
+    if (was_to_go || weft_place_broke(&at->tries, fleet->options.tries_max))
         weft_fleet_end(fleet, slot, WEFT_FINISH_PREEMPTED, WEFT_OK, "");
     else
         weft_fleet_end(fleet, slot, WEFT_FINISH_FAILED, WEFT_INTERNAL,

@@ -47,6 +47,11 @@ static bool is_draining(const weft_group_state *state)
     return state->draining;
 }
 
+static bool has_all_jobs(const weft_group_state *state)
+{
+    return state->connected && state->jobs_live == STREAMS;
+}
+
 /* A kit, and `known` as one process says it. */
 static kit *open_known(void)
 {
@@ -332,6 +337,31 @@ START_TEST(a_draining_lead_keeps_what_it_has)
 }
 END_TEST
 
+/* Each goes before it gives a token, as in a roll of a group that is busy with
+ * others: that is no fault of a request. */
+START_TEST(leads_that_drain_and_go_are_no_break)
+{
+    kit *const k = open_known();
+    fleet_kit_lead_start_held(k, 0, 0);
+    kit_router *const r = router_of_one(k);
+    ask_all(r, clients, STREAMS);
+    for (int32_t round = 0; round < 4; round++) {
+        fleet_kit_wait_state(r, 0, has_all_jobs);
+        weft_front_drain(k->leads[0].front);
+        fleet_kit_wait_state(r, 0, is_draining);
+        fleet_kit_lead_kill(k, 0);
+        fleet_kit_wait_state(r, 0, is_not_connected);
+        if (round < 3)
+            fleet_kit_lead_start_held(k, 0, 0);
+        else
+            fleet_kit_lead_start(k, 0, 0);
+        fleet_kit_connect(r, 0);
+    }
+    expect_all(clients, STREAMS);
+    close_both(k, r);
+}
+END_TEST
+
 /* Groups killed and started in turn under streams that must not notice. */
 START_TEST(groups_come_and_go)
 {
@@ -371,6 +401,7 @@ int main(void)
         a_full_lead_gives_back,
         a_group_that_was_whole_takes_requests_while_it_mends,
         a_draining_lead_keeps_what_it_has,
+        leads_that_drain_and_go_are_no_break,
         groups_come_and_go,
     };
     return WEFT_SUITE_RUN("fleet_threads", tests);
