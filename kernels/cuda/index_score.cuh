@@ -84,8 +84,15 @@ struct fma_tile {
     float dots[FMA_HEADS * KEYS];
 };
 
-// Elements [from, from + DIMS) of the tile's keys, one warp a key; zeros up to
-// a multiple of 16, which leave a lane as it is.
+// Elements that are held at a time from `from` on: a multiple of 16, of which
+// those past the end are zeros, which leave a lane as it is.
+__device__ __forceinline__ int32_t width_of(const span &s, int32_t from)
+{
+    const int32_t left = s.op.head_dim - from;
+    return left < DIMS ? (left + 15) / 16 * 16 : static_cast<int32_t>(DIMS);
+}
+
+// One warp a key.
 template <typename T>
 __device__ __forceinline__ void load_keys(const span &s, const weft_row &row,
                                           int32_t tile, int32_t n, int32_t from,
@@ -95,7 +102,7 @@ __device__ __forceinline__ void load_keys(const span &s, const weft_row &row,
         const int32_t position = tile + (k < n ? k : n - 1);
         const T *const key =
             reinterpret_cast<const T *>(key_at(s.op.keys, row, position));
-        for (int32_t d = lane_index(); d < DIMS; d += 32)
+        for (int32_t d = lane_index(); d < width_of(s, from); d += 32)
             t->keys[k * KEY_PITCH + d] =
                 from + d < s.op.head_dim ? as_float(key[from + d]) : 0.0f;
     }
@@ -106,7 +113,7 @@ __device__ __forceinline__ void load_queries(const span &s, const float *q,
                                              fma_tile *t)
 {
     for (int32_t h = warp_index(); h < FMA_HEADS; h += WARPS)
-        for (int32_t d = lane_index(); d < DIMS; d += 32) {
+        for (int32_t d = lane_index(); d < width_of(s, from); d += 32) {
             const bool there =
                 head + h < s.op.n_head && from + d < s.op.head_dim;
             const int64_t at =
@@ -169,8 +176,7 @@ __device__ __forceinline__ void fma_dots(const span &s, const weft_row &row,
             load_keys<T>(s, row, tile, n, from, t);
         load_queries(s, q, head, from, t);
         __syncthreads();
-        const int32_t left = s.op.head_dim - from;
-        add_products(t, left < DIMS ? left : DIMS, &lanes);
+        add_products(t, width_of(s, from), &lanes);
         __syncthreads();
     }
 #pragma unroll

@@ -1,0 +1,559 @@
+/* The lightning indexer of a device against the reference.
+ *
+ * In fp32 arithmetic the device adds in the reference's order, so that choices
+ * are equal, whatever the numbers. On matrix units only dots have an order of
+ * their own: where those are exact (small whole numbers) choices are equal too,
+ * with any weights of heads; else nothing that was left out is better than
+ * something taken by more than the rounding of dots. Pages are shuffled; what
+ * lies between rows, pages and layers is NaN. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "node/base/mem.h"
+#include "tests/support/device_kit.h"
+#include "tests/support/kernel_suite.h"
+
+enum { ROWS_MAX = 8, PAD = 3 };
+
+/* An op on host memory, and what belongs to it. */
+typedef struct bench {
+    weft_kernel_check c;
+    weft_kit_pages pages;
+    weft_row rows[ROWS_MAX];
+    weft_index_select op;
+    int32_t n_tokens, *keys, n_keys[ROWS_MAX];
+} bench;
+
+typedef struct shape {
+    weft_dtype dtype;
+    int32_t n_tokens, page_tokens, dim, n_head, top_k, n_row;
+    bool whole; /* small whole numbers; else any */
+    bool bf16;  /* queries too */
+} shape;
+
+static float number(bench *b, const shape *s, float size)
+{
+    if (s->whole) return (float)weft_kit_int(&b->c, -2, 2);
+    const float v = weft_kit_float(&b->c, size);
+    return s->bf16 ? weft_f32_of_bf16(weft_bf16_of_f32(v)) : v;
+}
+
+static unsigned char *key_at(const bench *b, int32_t position)
+{
+    const weft_paged *const p = &b->pages.paged;
+    return p->base + b->pages.pages[position / p->page_tokens] +
+           p->layer_offset +
+           (int64_t)(position % p->page_tokens) * p->row_bytes;
+}
+
+static void set_key(bench *b, int32_t position, int32_t i, float value)
+{
+    unsigned char *const at = key_at(b, position);
+    if (b->pages.paged.dtype == WEFT_F32)
+        ((float *)(void *)at)[i] = value;
+    else
+        ((uint16_t *)(void *)at)[i] = weft_bf16_of_f32(value);
+}
+
+static float get_key(const bench *b, int32_t position, int32_t i)
+{
+    return weft_f32_of(b->pages.paged.dtype, key_at(b, position), i);
+}
+
+/* Rows see up to the last token, around top_k, and anything. */
+static int32_t pick_position(bench *b, const shape *s, int32_t r)
+{
+    const int32_t edges[] = {s->n_tokens - 1, s->top_k - 1,   s->top_k,
+                             s->top_k + 1,    s->page_tokens, 0};
+    const int32_t p = r < 6 ? edges[r] : weft_kit_int(&b->c, 0, s->n_tokens);
+    return p < s->n_tokens ? p : s->n_tokens - 1;
+}
+
+static void make_bench(bench *b, uint64_t seed, const shape *s)
+{
+    memset(b, 0, sizeof *b);
+    b->c.seed = seed;
+    b->n_tokens = s->n_tokens;
+    weft_kit_pages_make(&b->c, s->dtype, s->n_tokens, s->page_tokens, s->dim,
+                        &b->pages);
+    for (int32_t t = 0; s->whole && t < s->n_tokens; t++)
+        for (int32_t i = 0; i < s->dim; i++)
+            set_key(b, t, i, (float)weft_kit_int(&b->c, -2, 2));
+    for (int32_t r = 0; r < s->n_row; r++)
+        b->rows[r] = (weft_row){.pages = b->pages.pages,
+                                .position = pick_position(b, s, r)};
+    const int64_t q_stride = (int64_t)s->n_head * s->dim + PAD;
+    const int64_t w_stride = s->n_head + PAD;
+    float *const q = weft_kit_nans(s->n_row * q_stride);
+    float *const w = weft_kit_nans(s->n_row * w_stride);
+    for (int32_t r = 0; r < s->n_row; r++) {
+        for (int64_t i = 0; i < q_stride - PAD; i++)
+            q[r * q_stride + i] = number(b, s, 2.0f);
+        weft_kit_fill(&b->c, w + r * w_stride, 1, s->n_head, w_stride, 1.0f);
+    }
+    b->keys =
+        weft_kit_new((size_t)s->n_row * (size_t)s->top_k, sizeof(int32_t));
+    b->op = (weft_index_select){.keys = b->pages.paged,
+                                .rows = b->rows,
+                                .q = q,
+                                .w = w,
+                                .keys_out = b->keys,
+                                .n_keys_out = b->n_keys,
+                                .q_stride = q_stride,
+                                .w_stride = w_stride,
+                                .n_row = s->n_row,
+                                .n_head = s->n_head,
+                                .head_dim = s->dim,
+                                .top_k = s->top_k,
+                                .n_positions_max = s->n_tokens,
+                                .q_is_bf16 = s->bf16};
+}
+
+static void free_bench(bench *b)
+{
+    weft_mem_free((float *)(uintptr_t)b->op.q);
+    weft_mem_free((float *)(uintptr_t)b->op.w);
+    weft_mem_free(b->keys);
+    weft_kit_pages_free(&b->pages);
+}
+
+/* Rows [row, row + n) of the op on the device; keys_out [n, top_k]. */
+static void select_on_device(const bench *b, int32_t row, int32_t n,
+                             int32_t *keys_out, int32_t *n_keys_out)
+{
+    const weft_device_api *const api = device_kit_open();
+    const weft_index_select *const from = &b->op;
+    const size_t n_page = (size_t)b->pages.n_page, top_k = (size_t)from->top_k;
+    weft_index_select op = *from;
+    int64_t *const pages =
+        device_kit_put(b->pages.pages, n_page * sizeof *pages);
+    weft_row rows[ROWS_MAX];
+    memcpy(rows, b->rows + row, (size_t)n * sizeof *rows);
+    for (int32_t r = 0; r < n; r++) rows[r].pages = pages;
+    /* Blocks end with the last row's data. */
+    const int64_t n_q =
+        (n - 1) * from->q_stride + (int64_t)from->n_head * from->head_dim;
+    const int64_t n_w = (n - 1) * from->w_stride + from->n_head;
+    memset(keys_out, 0xa5, (size_t)n * top_k * sizeof *keys_out);
+    memset(n_keys_out, 0xa5, (size_t)n * sizeof *n_keys_out);
+    op.keys.base = device_kit_put(b->pages.paged.base, b->pages.bytes);
+    op.rows = device_kit_put(rows, (size_t)n * sizeof *rows);
+    op.q = device_kit_put(from->q + row * from->q_stride,
+                          (size_t)n_q * sizeof *op.q);
+    op.w = device_kit_put(from->w + row * from->w_stride,
+                          (size_t)n_w * sizeof *op.w);
+    op.keys_out =
+        device_kit_put(keys_out, (size_t)n * top_k * sizeof *keys_out);
+    op.n_keys_out = device_kit_put(n_keys_out, (size_t)n * sizeof *n_keys_out);
+    op.n_row = n;
+    api->ops->index_select(NULL, &op);
+    ck_assert_int_eq(api->sync(NULL), WEFT_OK);
+    device_kit_get(keys_out, op.keys_out, (size_t)n * top_k * sizeof *keys_out);
+    device_kit_get(n_keys_out, op.n_keys_out, (size_t)n * sizeof *n_keys_out);
+    device_kit_get(rows, op.rows, (size_t)n * sizeof *rows);
+    for (int32_t r = 0; r < n; r++) {
+        ck_assert_ptr_eq(rows[r].keys, op.keys_out + r * from->top_k);
+        ck_assert_int_eq(rows[r].n_keys, n_keys_out[r]);
+        ck_assert_int_eq(rows[r].position, b->rows[row + r].position);
+    }
+    device_kit_free(pages);
+    device_kit_free(op.keys.base);
+    device_kit_free(op.rows);
+    device_kit_free((float *)(uintptr_t)op.q);
+    device_kit_free((float *)(uintptr_t)op.w);
+    device_kit_free(op.keys_out);
+    device_kit_free(op.n_keys_out);
+}
+
+static void select_by_reference(bench *b)
+{
+    weft_index_select op = b->op;
+    const size_t n = (size_t)op.n_row * (size_t)op.top_k;
+    memset(b->keys, 0xa5, n * sizeof *b->keys);
+    op.scratch = weft_kit_new((size_t)b->n_tokens, sizeof *op.scratch);
+    weft_ops_reference()->index_select(NULL, &op);
+    weft_mem_free(op.scratch);
+}
+
+/* Whole output buffers, so that what is past the number of keys stays. */
+static void assert_same(const bench *b, const int32_t *keys,
+                        const int32_t *n_keys, const char *what)
+{
+    const int32_t top_k = b->op.top_k;
+    for (int32_t r = 0; r < b->op.n_row; r++) {
+        ck_assert_msg(n_keys[r] == b->n_keys[r], "%s: row %d has %d keys of %d",
+                      what, r, n_keys[r], b->n_keys[r]);
+        for (int32_t i = 0; i < top_k; i++)
+            ck_assert_msg(keys[r * top_k + i] == b->keys[r * top_k + i],
+                          "%s: row %d at %d, key %d is %d, not %d", what, r,
+                          b->rows[r].position, i, keys[r * top_k + i],
+                          b->keys[r * top_k + i]);
+    }
+}
+
+static const char *describe(const shape *s)
+{
+    static char text[128];
+    (void)snprintf(text, sizeof text,
+                   "%s keys%s, %d tokens, pages of %d, %d heads of %d, top %d",
+                   weft_dtype_name(s->dtype), s->bf16 ? " and queries" : "",
+                   s->n_tokens, s->page_tokens, s->n_head, s->dim, s->top_k);
+    return text;
+}
+
+/* All rows at once, then each alone. */
+static void assert_as_reference(bench *b, const shape *s)
+{
+    const int32_t top_k = s->top_k;
+    int32_t *const keys =
+        weft_kit_new((size_t)s->n_row * (size_t)top_k, sizeof *keys);
+    int32_t n_keys[ROWS_MAX];
+    select_by_reference(b);
+    select_on_device(b, 0, s->n_row, keys, n_keys);
+    assert_same(b, keys, n_keys, describe(s));
+    for (int32_t r = 0; r < s->n_row; r++)
+        select_on_device(b, r, 1, keys + (int64_t)r * top_k, n_keys + r);
+    assert_same(b, keys, n_keys, "each row alone");
+    weft_mem_free(keys);
+}
+
+static shape shape_of(int32_t i)
+{
+    static const int32_t lengths[] = {1, 17, 63, 64, 65, 130, 200, 97, 33};
+    static const int32_t dims[] = {8, 40, 1, 24, 128, 17, 130, 64};
+    static const int32_t heads[] = {1, 3, 8, 9, 2, 17, 64, 5, 70, 16};
+    static const int32_t tops[] = {7, 1, 16, 64, 31};
+    static const int32_t pages[] = {16, 1, 3, 64};
+    return (shape){.dtype = i % 2 == 0 ? WEFT_BF16 : WEFT_F32,
+                   .n_tokens = lengths[i % 9],
+                   .page_tokens = pages[i % 4],
+                   .dim = dims[i / 2 % 8],
+                   .n_head = heads[i % 10],
+                   .top_k = tops[i % 5],
+                   .n_row = 1 + i % 7};
+}
+
+START_TEST(fp32_is_the_reference)
+{
+    for (int32_t i = 0; i < 36; i++) {
+        shape s = shape_of(i);
+        s.whole = i % 3 == 2; /* many ties */
+        bench b;
+        make_bench(&b, 100 + (uint64_t)i, &s);
+        assert_as_reference(&b, &s);
+        free_bench(&b);
+    }
+}
+END_TEST
+
+START_TEST(matrix_units_are_exact_on_whole_numbers)
+{
+    for (int32_t i = 0; i < 40; i++) {
+        shape s = shape_of(i);
+        s.dtype = WEFT_BF16;
+        s.whole = s.bf16 = true;
+        bench b;
+        make_bench(&b, 200 + (uint64_t)i, &s);
+        /* Sums over heads that are all rounding show their order. */
+        float *const w = (float *)(uintptr_t)b.op.w;
+        for (int32_t r = 0; i % 2 == 1 && r < s.n_row; r++)
+            for (int32_t h = 0; h < s.n_head; h++)
+                w[r * b.op.w_stride + h] *= h % 3 == 0   ? 1e7f
+                                            : h % 3 == 1 ? -1e7f
+                                                         : 1.0f;
+        assert_as_reference(&b, &s);
+        free_bench(&b);
+    }
+}
+END_TEST
+
+/* A score in double, and by how much rounding may have moved it. */
+static double score_of(const bench *b, int32_t r, int32_t t, double *error_out)
+{
+    const weft_index_select *const op = &b->op;
+    double score = 0.0, error = 0.0;
+    for (int32_t h = 0; h < op->n_head; h++) {
+        double dot = 0.0, size = 0.0;
+        for (int32_t i = 0; i < op->head_dim; i++) {
+            const double term =
+                (double)
+                    op->q[r * op->q_stride + (int64_t)h * op->head_dim + i] *
+                (double)get_key(b, t, i);
+            dot += term;
+            size += fabs(term);
+        }
+        const double w = (double)op->w[r * op->w_stride + h];
+        score += w * fmax(dot, 0.0);
+        /* Sums on matrix units may truncate: twice the bound of rounding. */
+        error += fabs(w) * size * (2.0 * op->head_dim + op->n_head) * weft_u;
+    }
+    *error_out = error;
+    return score;
+}
+
+static void assert_best(const bench *b, int32_t r, const int32_t *keys)
+{
+    const int32_t n = b->rows[r].position + 1, top_k = b->op.top_k;
+    double worst = INFINITY, worst_error = 0.0;
+    bool taken[256] = {false};
+    for (int32_t i = 0; i < top_k; i++) {
+        double error;
+        ck_assert_int_lt(keys[i], n);
+        ck_assert(i == 0 || keys[i] > keys[i - 1]);
+        taken[keys[i]] = true;
+        const double score = score_of(b, r, keys[i], &error);
+        if (score + error >= worst + worst_error) continue;
+        worst = score;
+        worst_error = error;
+    }
+    for (int32_t t = 0; t < n; t++) {
+        double error;
+        const double score = taken[t] ? -INFINITY : score_of(b, r, t, &error);
+        ck_assert_msg(taken[t] || score - error <= worst + worst_error,
+                      "row %d leaves %d out, %.9g, and takes %.9g", r, t, score,
+                      worst);
+    }
+}
+
+START_TEST(matrix_units_take_the_best)
+{
+    for (int32_t i = 0; i < 20; i++) {
+        shape s = shape_of(i);
+        s.dtype = WEFT_BF16;
+        s.bf16 = true;
+        bench b;
+        make_bench(&b, 300 + (uint64_t)i, &s);
+        int32_t *const keys =
+            weft_kit_new((size_t)s.n_row * (size_t)s.top_k, sizeof *keys);
+        int32_t *const one = weft_kit_new((size_t)s.top_k, sizeof *one);
+        int32_t n_keys[ROWS_MAX], n_one;
+        select_on_device(&b, 0, s.n_row, keys, n_keys);
+        for (int32_t r = 0; r < s.n_row; r++) {
+            const int32_t *const mine = keys + (int64_t)r * s.top_k;
+            const bool all = b.rows[r].position < s.top_k;
+            ck_assert_int_eq(n_keys[r], all ? b.rows[r].position + 1 : s.top_k);
+            if (!all) assert_best(&b, r, mine);
+            select_on_device(&b, r, 1, one, &n_one);
+            ck_assert_int_eq(memcmp(one, mine, (size_t)s.top_k * sizeof *one),
+                             0);
+        }
+        weft_mem_free(keys);
+        weft_mem_free(one);
+        free_bench(&b);
+    }
+}
+END_TEST
+
+/* Scores so small that most are rounded to zeros, of either sign. */
+static void shrink_scores(bench *b)
+{
+    float *const q = (float *)(uintptr_t)b->op.q;
+    float *const w = (float *)(uintptr_t)b->op.w;
+    for (int64_t i = 0; i < b->op.n_row * b->op.q_stride; i++) q[i] *= 0x1p-5f;
+    for (int64_t i = 0; i < b->op.n_row * b->op.w_stride; i++)
+        w[i] = weft_kit_int(&b->c, 0, 2) == 0 ? 0x1p-149f : -0x1p-149f;
+}
+
+/* Zeros of both signs, NaN, infinities, and scores that are equal. */
+START_TEST(order_is_that_of_all_numbers)
+{
+    for (int32_t i = 0; i < 24; i++) {
+        const shape s = {.dtype = i % 3 == 0 ? WEFT_F32 : WEFT_BF16,
+                         .n_tokens = 150,
+                         .page_tokens = 16,
+                         .dim = 8,
+                         .n_head = 1 + i % 4,
+                         .top_k = 20 + i,
+                         .n_row = 3,
+                         .whole = true,
+                         .bf16 = i % 3 == 1};
+        bench b;
+        make_bench(&b, 400 + (uint64_t)i, &s);
+        for (int32_t t = 0; t < s.n_tokens; t++) {
+            const int32_t kind = weft_kit_int(&b.c, 0, i < 12 ? 9 : 3);
+            if (kind == 0) set_key(&b, t, t % 8, NAN);
+            if (kind == 1) set_key(&b, t, t % 8, INFINITY);
+            if (kind == 2) set_key(&b, t, t % 8, -INFINITY);
+            for (int32_t k = 0; kind == 3 && k < 8; k++) set_key(&b, t, k, 0);
+        }
+        if (i % 4 == 0) shrink_scores(&b);
+        assert_as_reference(&b, &s);
+        free_bench(&b);
+    }
+}
+END_TEST
+
+/* The same keys on other pages give the same choice. */
+START_TEST(pages_do_not_matter)
+{
+    for (int32_t i = 0; i < 8; i++) {
+        shape s = shape_of(2 * i + 6);
+        s.n_tokens = 150;
+        s.bf16 = i % 2 == 0;
+        bench b, other;
+        make_bench(&b, 500 + (uint64_t)i, &s);
+        s.page_tokens = 1 + i * 5;
+        make_bench(&other, 600 + (uint64_t)i, &s);
+        for (int32_t t = 0; t < s.n_tokens; t++)
+            for (int32_t k = 0; k < s.dim; k++)
+                set_key(&other, t, k, get_key(&b, t, k));
+        memcpy((float *)(uintptr_t)other.op.q, b.op.q,
+               sizeof(float) * (size_t)(b.op.q_stride * s.n_row));
+        memcpy((float *)(uintptr_t)other.op.w, b.op.w,
+               sizeof(float) * (size_t)(b.op.w_stride * s.n_row));
+        for (int32_t r = 0; r < s.n_row; r++)
+            other.rows[r].position = b.rows[r].position;
+        int32_t n_keys[ROWS_MAX];
+        select_on_device(&b, 0, s.n_row, b.keys, b.n_keys);
+        select_on_device(&other, 0, s.n_row, other.keys, n_keys);
+        assert_same(&b, other.keys, n_keys, "other pages");
+        free_bench(&b);
+        free_bench(&other);
+    }
+}
+END_TEST
+
+/* ---- rows longer than a segment, and than scratch ----------------------- */
+
+typedef struct scored {
+    float score;
+    int32_t position;
+} scored;
+
+static int by_score(const void *x, const void *y)
+{
+    const scored *const a = x, *const b = y;
+    if (a->score != b->score) return a->score > b->score ? -1 : 1;
+    return a->position < b->position ? -1 : 1;
+}
+
+static int by_position(const void *x, const void *y)
+{
+    return ((const scored *)x)->position < ((const scored *)y)->position ? -1
+                                                                         : 1;
+}
+
+/* By sorting; numbers are small and whole, so that any sum is exact. */
+static void select_by_sorting(bench *b, int32_t r)
+{
+    const weft_index_select *const op = &b->op;
+    const int32_t n = b->rows[r].position + 1,
+                  k = n < op->top_k ? n : op->top_k;
+    scored *const list = weft_kit_new((size_t)n, sizeof *list);
+    for (int32_t t = 0; t < n; t++) {
+        list[t].position = t;
+        for (int32_t h = 0; h < op->n_head; h++) {
+            float dot = 0.0f;
+            for (int32_t i = 0; i < op->head_dim; i++)
+                dot += op->q[r * op->q_stride + h * op->head_dim + i] *
+                       get_key(b, t, i);
+            list[t].score += op->w[r * op->w_stride + h] * fmaxf(dot, 0.0f);
+        }
+    }
+    qsort(list, (size_t)n, sizeof *list, by_score);
+    qsort(list, (size_t)k, sizeof *list, by_position);
+    for (int32_t i = 0; i < k; i++)
+        b->keys[r * op->top_k + i] = list[i].position;
+    b->n_keys[r] = k;
+    weft_mem_free(list);
+}
+
+static void assert_long(const shape *s, const int32_t *positions,
+                        int32_t n_positions_max)
+{
+    bench b;
+    make_bench(&b, 700 + (uint64_t)s->n_tokens, s);
+    float *const w = (float *)(uintptr_t)b.op.w;
+    b.op.n_positions_max = n_positions_max;
+    for (int32_t i = 0; i < s->n_row * (s->n_head + PAD); i++)
+        w[i] = (float)(1 + i % 3);
+    memset(b.keys, 0xa5, (size_t)s->n_row * (size_t)s->top_k * sizeof *b.keys);
+    for (int32_t r = 0; r < s->n_row; r++) {
+        b.rows[r].position = positions[r];
+        select_by_sorting(&b, r);
+    }
+    int32_t *const keys =
+        weft_kit_new((size_t)s->n_row * (size_t)s->top_k, sizeof *keys);
+    int32_t n_keys[ROWS_MAX];
+    select_on_device(&b, 0, s->n_row, keys, n_keys);
+    assert_same(&b, keys, n_keys, describe(s));
+    weft_mem_free(keys);
+    free_bench(&b);
+}
+
+START_TEST(long_rows_are_chosen_in_segments)
+{
+    (void)device_kit_open_scratch(8 << 20);
+    shape s = {.dtype = WEFT_BF16,
+               .n_tokens = 33500,
+               .page_tokens = 64,
+               .dim = 4,
+               .n_head = 2,
+               .top_k = 100,
+               .n_row = 7,
+               .whole = true,
+               .bf16 = true};
+    const int32_t positions[] = {33499, 16383, 16384, 99, 16483, 32768, 5000};
+    assert_long(&s, positions, s.n_tokens);
+    s.bf16 = false;
+    s.dtype = WEFT_F32;
+    s.n_row = 2;
+    assert_long(&s, positions, s.n_tokens);
+    s.top_k = 5000; /* segments of 40000 */
+    s.n_row = 1;
+    s.n_tokens = 45100;
+    const int32_t late[] = {45099};
+    assert_long(&s, late, s.n_tokens);
+}
+END_TEST
+
+/* Scratch holds the scores of one row, and then not even those: a row comes in
+ * spans of 245760 positions. */
+START_TEST(small_scratch_cuts_rows_and_spans)
+{
+    (void)device_kit_open_scratch(1 << 20);
+    shape s = {.dtype = WEFT_BF16,
+               .n_tokens = 300,
+               .page_tokens = 16,
+               .dim = 4,
+               .n_head = 2,
+               .top_k = 10,
+               .n_row = 5,
+               .whole = true,
+               .bf16 = true};
+    const int32_t positions[] = {299, 5, 150, 10, 298};
+    assert_long(&s, positions, 100000);  /* two rows */
+    assert_long(&s, positions, 240000);  /* one */
+    assert_long(&s, positions, 1000000); /* one in spans, all but one empty */
+    s.n_tokens = 246000;
+    s.top_k = 100;
+    s.n_row = 3;
+    s.page_tokens = 1000;
+    const int32_t late[] = {245999, 245759, 245760};
+    assert_long(&s, late, 500000);
+}
+END_TEST
+
+START_TEST(no_rows_do_nothing)
+{
+    const weft_device_api *const api = device_kit_open();
+    const weft_index_select op = {.top_k = 4, .n_head = 1, .head_dim = 8};
+    api->ops->index_select(NULL, &op);
+    ck_assert_int_eq(api->sync(NULL), WEFT_OK);
+}
+END_TEST
+
+int main(void)
+{
+    device_kit_need();
+    const TTest *const tests[] = {fp32_is_the_reference,
+                                  matrix_units_are_exact_on_whole_numbers,
+                                  matrix_units_take_the_best,
+                                  order_is_that_of_all_numbers,
+                                  pages_do_not_matter,
+                                  long_rows_are_chosen_in_segments,
+                                  small_scratch_cuts_rows_and_spans,
+                                  no_rows_do_nothing};
+    return WEFT_SUITE_RUN("cuda_index", tests);
+}
