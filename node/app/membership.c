@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "node/app/view.h"
@@ -171,11 +170,6 @@ weft_status weft_membership_join(weft_membership *m, const weft_member *self,
                                     .controls = h->role == WEFT_ROLE_ROUTER,
                                     .ops = *ops};
     weft_member *const s = &options.self;
-    struct timespec now;
-    (void)clock_gettime(CLOCK_REALTIME, &now);
-    /* At least: above what this id had before, though nobody knows it. */
-    s->incarnation =
-        (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
     s->role = h->role;
     s->group = h->group;
     s->stage = h->stage;
@@ -219,5 +213,6 @@ void weft_membership_end(weft_membership *m)
     weft_pulse_stop(m->pulse);
     weft_tls_destroy(m->tls);
     weft_mem_free(m->expert_bytes);
+    if (m->options != NULL) (void)pthread_mutex_destroy(&m->lock); /* begun */
     *m = (weft_membership){0};
 }

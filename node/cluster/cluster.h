@@ -34,8 +34,9 @@ typedef struct weft_cluster_ops {
 
 typedef struct weft_cluster_options {
     weft_registry *registry; /* taken, also on failure */
-    bool is_static; /* nothing is written; epoch 1 follows from the members */
-    weft_member self;
+    bool is_static;   /* nothing is written; epoch 1 follows from the members */
+    weft_member self; /* incarnation: the least it gets; 0: of the clock, above
+                         those of all that had the id before */
     weft_placement_shape shape; /* its arrays are copied */
     int32_t replicas;
     bool controls; /* a router: may be elected */
