@@ -20,7 +20,7 @@ enum {
     LANES = 16,
     BLOCK = 1024,                      // logits of a sum
     SEGMENT = THREADS / LANES * BLOCK, // logits of a block of threads
-    ROWS_MAX = 65535,                  // of a grid's second dimension
+    ROWS_MAX = 2048,                   // at a time
 };
 
 struct peak {
