@@ -127,11 +127,7 @@ __global__ void __launch_bounds__(32) vocab_stats(vocab_args a)
     const peak p = peak_of(a, row);
     if (lane_index() != 0) return;
     weft_vocab_stat stat = {0.0f, 0.0f, 0, true};
-    if (p.nan == 0) {
-        // The sign of a zero is the first one's.
-        stat = {row_of(a, row)[p.at], p.max, p.at, false};
-        stat.log_sum_exp = stat.max;
-    }
+    if (p.nan == 0) stat = {p.max, p.max, p.at, false};
     if (p.nan == 0 && fabsf(p.max) < float_of(0x7f800000U)) {
         const float *const sums = a.sums + row * a.n_block;
         float sum = 0.0f;

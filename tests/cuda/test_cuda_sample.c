@@ -307,6 +307,35 @@ START_TEST(draws_follow_seed_and_position)
 }
 END_TEST
 
+/* A weight that is min_p itself is kept. */
+START_TEST(min_p_is_reached_by_equals)
+{
+    bench b;
+    int32_t tokens[ROWS_MAX], n_light = 0;
+    float weight = -1.0f;
+    weft_ops_reference()->exp(&weight, 1);
+    make_bench(&b, 4000, 64, ROWS_MAX);
+    for (int32_t r = 0; r < b.n_row; r++) {
+        for (int32_t k = 0; k < b.vocab; k++)
+            b.logits[r * b.stride + k] = k % 2 == 0 ? 2.0f : 1.0f;
+        b.jobs[r].sampling = (weft_sampling){.temperature = 1.0f,
+                                             .top_p = 1.0f,
+                                             .min_p = weight,
+                                             .repetition_penalty = 1.0f,
+                                             .seed = (uint64_t)r};
+        b.jobs[r].n_stop_ids = 0;
+    }
+    choose_on_host(&b);
+    choose_on_device(&b, 0, b.n_row, tokens);
+    for (int32_t r = 0; r < b.n_row; r++) {
+        assert_row(&b, r, tokens[r]);
+        n_light += tokens[r] % 2;
+    }
+    ck_assert_int_gt(n_light, 0);
+    free_bench(&b);
+}
+END_TEST
+
 /* 1 MiB of scratch has room for 3 rows of 40000. */
 START_TEST(small_scratch_cuts_rows)
 {
@@ -331,8 +360,8 @@ END_TEST
 int main(void)
 {
     device_kit_need();
-    const TTest *const tests[] = {tokens_are_the_host_samplers,
-                                  draws_follow_seed_and_position,
-                                  small_scratch_cuts_rows};
+    const TTest *const tests[] = {
+        tokens_are_the_host_samplers, draws_follow_seed_and_position,
+        min_p_is_reached_by_equals, small_scratch_cuts_rows};
     return WEFT_SUITE_RUN("cuda_sample", tests);
 }
