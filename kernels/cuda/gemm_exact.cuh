@@ -139,7 +139,7 @@ __device__ inline void exact_tile(const product &p, place at,
 #pragma unroll 1
     for (int32_t s = 0; s < steps; s++) {
         cp_async_wait<S::stages - 2>();
-        __syncthreads();
+        __syncthreads(); // for stage s, and after s - 1
         if (s + S::stages - 1 < steps)
             exact_stage<S, T>(shared, p, at, s + S::stages - 1);
         cp_async_commit();

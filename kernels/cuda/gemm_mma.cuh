@@ -91,9 +91,9 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high)
 
 // A thread's share of a stage of activations: chunks of 8 inputs.
 template <class S> struct x_share {
-    const float *row[S::x_chunks]; // or NULL: past the last
+    const float *row[S::x_chunks];
     quad v[S::x_chunks][2];
-    int32_t n_in;
+    int32_t n_in, rows; // rows that there are, from the first of the tile
     bool wide;
 
     static constexpr int32_t A_ROW = S::span / 8; // chunks
@@ -105,13 +105,13 @@ template <class S> struct x_share {
     __device__ __forceinline__ void begin(const product &p, int32_t row0)
     {
         n_in = p.n_in;
+        rows = p.n_row - row0;
         wide = rows_aligned(p.x, p.x_stride * 4);
 #pragma unroll
         for (int32_t i = 0; i < S::x_chunks; i++) {
-            const int32_t r = row0 + chunk(i) / A_ROW;
-            row[i] = nullptr;
-            if (r >= p.n_row) continue;
-            const int64_t at = p.x_rows != nullptr ? p.x_rows[r] : r;
+            const int32_t r = chunk(i) / A_ROW;
+            int64_t at = r < rows ? row0 + r : row0;
+            if (p.x_rows != nullptr) at = p.x_rows[at];
             row[i] = p.x + at * p.x_stride;
         }
     }
@@ -120,7 +120,7 @@ template <class S> struct x_share {
 #pragma unroll
         for (int32_t i = 0; i < S::x_chunks; i++) {
             const int32_t k = k0 + chunk(i) % A_ROW * 8;
-            const int32_t left = row[i] != nullptr ? n_in - k : 0;
+            const int32_t left = chunk(i) / A_ROW < rows ? n_in - k : 0;
             v[i][0] = load_quad(row[i] + k, left, wide);
             v[i][1] = load_quad(row[i] + k + 4, left - 4, wide);
         }
@@ -335,7 +335,7 @@ template <class S, class T> struct mma_pipe {
     __device__ __forceinline__ void enter(int32_t s)
     {
         cp_async_wait<STAGES - 2>();
-        __syncthreads();
+        __syncthreads(); // for stage s, and after s - 1
         copy(s + STAGES - 1);
         if (s + 1 < steps) share.load((s + 1) * S::span);
     }

@@ -287,6 +287,34 @@ START_TEST(every_code_of_f8_is_read)
 }
 END_TEST
 
+START_TEST(every_code_of_f16_is_read)
+{
+    /* One input, so that infinities and NaN stay with their output. */
+    enum { CODES = 65536 };
+    weft_kernel_check c = {.seed = 15};
+    product_job j;
+    const product_shape s = {
+        .dtype = WEFT_F16, .n_out = CODES, .n_in = 1, .n_row = 1};
+    job_make(&c, &s, &j);
+    for (int32_t o = 0; o < CODES; o++) {
+        const uint16_t code = (uint16_t)o;
+        memcpy((void *)packed_element(&j.w.packed, o, 0), &code, sizeof code);
+    }
+    device_kit_free((void *)j.w.at_device.data);
+    weights_put(&j.w, 0);
+    run_list(&j, 1);
+    weft_ops_reference()->gemm(NULL, &j.host, 1);
+    float *const got = job_get(&j);
+    for (int32_t o = 0; o < CODES; o++)
+        ck_assert_msg(same_bytes(&got[o], &j.host.y[o], sizeof *got) ||
+                          (isnan(got[o]) && isnan(j.host.y[o])),
+                      "code 0x%04x is %.9g, not %.9g", (unsigned)o,
+                      (double)got[o], (double)j.host.y[o]);
+    weft_mem_free(got);
+    job_free(&j);
+}
+END_TEST
+
 /* The first n rows of a job, alone, into y; back to front if `turned`. */
 static void run_first(const product_job *j, int32_t n, bool turned, float *y)
 {
@@ -400,55 +428,80 @@ START_TEST(a_row_keeps_its_nan)
 }
 END_TEST
 
+enum { HEADS = 7, HEAD_OUT = 24, HEAD_IN = 40, HEAD_ROWS = 9 };
+
 /* Heads that lie at even distances in one matrix, x and y, as k_up and v_up
- * do; the last two are out of step. */
+ * do; of what `swapped` has set, two have changed places. */
+static void list_heads(const product_job *j, int32_t swapped,
+                       weft_gemm list[HEADS], weft_matrix w[HEADS])
+{
+    const size_t elem = weft_dtype_bytes(j->s.dtype);
+    for (int32_t h = 0; h < HEADS; h++) {
+        const int32_t other = h == 4 ? 6 : h == 6 ? 4 : h;
+        const int32_t at_w = swapped & 1 ? other : h;
+        const int32_t at_x = swapped & 2 ? other : h;
+        const int32_t at_y = swapped & 4 ? other : h;
+        w[h] = j->w.at_device;
+        w[h].n_out = HEAD_OUT;
+        w[h].data = (const unsigned char *)w[h].data +
+                    (size_t)at_w * HEAD_OUT * HEAD_IN * elem;
+        list[h] = j->device;
+        list[h].w = &w[h];
+        list[h].n_row = HEAD_ROWS;
+        list[h].x = j->device.x + (int64_t)at_x * HEAD_IN;
+        list[h].x_stride = HEADS * HEAD_IN;
+        list[h].y = j->device.y + (int64_t)at_y * HEAD_OUT;
+        list[h].y_stride = HEADS * HEAD_OUT;
+    }
+}
+
 START_TEST(heads_are_what_each_is_alone)
 {
-    enum { HEADS = 7, OUT = 24, IN = 40, ROWS = 9 };
-    static const int32_t places[HEADS] = {0, 1, 2, 3, 4, 6, 5};
+    const weft_device_api *const api = device_kit_open();
+    const int32_t n = HEADS * HEAD_OUT * HEAD_ROWS;
+    const size_t bytes = (size_t)n * sizeof(float);
     weft_kernel_check c = {.seed = 12};
-    for (int32_t d = WEFT_F32; d <= WEFT_BF16; d++) {
+    for (int32_t i = 0; i < 2 * 8; i++) {
         product_job j;
-        const product_shape s = {.dtype = (weft_dtype)d,
-                                 .n_out = HEADS * OUT,
-                                 .n_in = IN,
-                                 .n_row = HEADS * ROWS,
-                                 .x_is_bf16 = true};
-        job_make(&c, &s, &j);
         weft_gemm list[HEADS];
         weft_matrix w[HEADS];
-        const size_t elem = weft_dtype_bytes(s.dtype);
-        for (int32_t h = 0; h < HEADS; h++) {
-            const int32_t at = places[h];
-            w[h] = j.w.at_device;
-            w[h].n_out = OUT;
-            w[h].data = (const unsigned char *)j.w.at_device.data +
-                        (size_t)at * OUT * IN * elem;
-            list[h] = j.device;
-            list[h].w = &w[h];
-            list[h].n_row = ROWS;
-            list[h].x = j.device.x + (int64_t)at * IN;
-            list[h].x_stride = HEADS * IN;
-            list[h].y = j.device.y + (int64_t)at * OUT;
-            list[h].y_stride = HEADS * OUT;
-        }
-        const size_t bytes = (size_t)(ROWS * HEADS * OUT) * sizeof(float);
-        float *const y = weft_kit_nans(j.n_y), *const alone =
-                                                   weft_kit_nans(j.n_y);
-        device_kit_open()->ops->gemm(NULL, list, HEADS);
+        const product_shape s = {.dtype = i % 2 ? WEFT_F32 : WEFT_BF16,
+                                 .n_out = HEADS * HEAD_OUT,
+                                 .n_in = HEAD_IN,
+                                 .n_row = HEADS * HEAD_ROWS,
+                                 .x_is_bf16 = true};
+        job_make(&c, &s, &j);
+        list_heads(&j, i / 2, list, w);
+        float *const y = weft_kit_nans(n), *const alone = weft_kit_nans(n);
+        api->ops->gemm(NULL, list, HEADS);
         device_kit_sync();
         device_kit_get(y, j.device.y, bytes);
-        device_kit_open()->upload(j.device.y, alone, (int64_t)bytes);
-        for (int32_t h = 0; h < HEADS; h++)
-            device_kit_open()->ops->gemm(NULL, &list[h], 1);
+        api->upload(j.device.y, alone, (int64_t)bytes);
+        for (int32_t h = 0; h < HEADS; h++) api->ops->gemm(NULL, &list[h], 1);
         device_kit_sync();
         device_kit_get(alone, j.device.y, bytes);
         ck_assert_mem_eq(y, alone, bytes);
-        for (int32_t i = 0; i < ROWS * HEADS * OUT; i++)
-            ck_assert(!isnan(y[i]));
+        for (int32_t k = 0; k < n; k++) ck_assert(!isnan(y[k]));
         weft_mem_free(y);
         weft_mem_free(alone);
         job_free(&j);
+    }
+}
+END_TEST
+
+START_TEST(products_of_one_shape_keep_their_scales)
+{
+    weft_kernel_check c = {.seed = 16};
+    product_job jobs[4];
+    int32_t n = 0;
+    for (int32_t i = 0; i < 4; i++) {
+        const product_shape s = {.dtype = WEFT_F8_E4M3,
+                                 .n_out = 20,
+                                 .n_in = 144,
+                                 .n_row = 3,
+                                 .x_is_bf16 = true};
+        job_make(&c, &s, &jobs[n++]);
+        if (n == 2) run_and_check(jobs, &n);
     }
 }
 END_TEST
@@ -480,10 +533,12 @@ int main(void)
         tensor_products_are_near_exact,
         large_tiles_are_near_exact,
         every_code_of_f8_is_read,
+        every_code_of_f16_is_read,
         a_row_has_the_same_bits_in_any_company,
         rows_of_a_large_matrix_have_the_same_bits_in_any_company,
         a_row_keeps_its_nan,
         heads_are_what_each_is_alone,
+        products_of_one_shape_keep_their_scales,
         a_list_may_be_long};
     return WEFT_SUITE_RUN("cuda_gemm", tests);
 }
