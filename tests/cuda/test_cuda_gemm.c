@@ -5,7 +5,7 @@
 
 #include "tests/cuda/products.h"
 
-enum { LIST_MAX = 48 };
+enum { LIST_MAX = 80 };
 
 typedef struct product_shape {
     weft_dtype dtype;
