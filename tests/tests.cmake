@@ -34,7 +34,7 @@ if(CHECK_FOUND AND NOT WEFT_FUZZ)
         WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
       set_tests_properties(${kind}.${name} PROPERTIES LABELS ${kind}
         SKIP_RETURN_CODE 77 TIMEOUT 600
-        ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1")
+        ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1;ASAN_OPTIONS=intercept_tls_get_addr=0")
     endforeach()
   endforeach()
 endif()

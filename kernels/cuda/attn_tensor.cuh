@@ -273,7 +273,7 @@ struct tensor_sums {
     attn_sum split, all;
 };
 
-// Weights of tile t, and the factor of what was added before.
+// Weights of tile t, and the factor of the sum until here.
 template <class S>
 __device__ __forceinline__ void
 tensor_softmax(const tensor_shared<S> &sh, tensor_sums *sums,
@@ -417,7 +417,7 @@ tensor_put_head(const attn_work &work, const attn_place &place,
                 attn_put(to + 8 * n + i, work, place, state, v[n][e + i]);
 }
 
-// What was added up goes where it belongs; begin at zero again.
+// A sum that is whole goes where it belongs; the next sum begins at zero.
 template <class S>
 __device__ __forceinline__ void
 tensor_put(const tensor_shared<S> &sh, tensor_acc<S> *acc,

@@ -23,7 +23,7 @@
 
 #include <cuda_runtime.h>
 
-#define WEFT_FULL_MASK 0xffffffffU
+#define WEFT_FULL_MASK             0xffffffffU
 
 // WEFT_SHARED(float, name, [8][32]): an array in the block's shared memory. Use
 // it in templates, where the emulator cannot fill a plain __shared__ with NaN.

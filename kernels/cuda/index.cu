@@ -94,7 +94,8 @@ __device__ __forceinline__ void choose(const float *scores, int32_t n,
 }
 
 // Grid (segment, row): the best of every segment, into the span's list.
-__global__ void __launch_bounds__(CHOOSE_THREADS, 2) choose_segments(select_args a)
+__global__ void __launch_bounds__(CHOOSE_THREADS, 2)
+    choose_segments(select_args a)
 {
     __shared__ bin_space<uint32_t> bins;
     __shared__ taken_space taken;

@@ -114,7 +114,7 @@ START_TEST(mixed_rows)
 END_TEST
 
 /* The rows of a scene again, one by one and all together, after something
- * about it was changed that must not matter. */
+ * about it differs that must not matter. */
 static void check_same(const struct attn_scene *s, const float *whole,
                        const char *what)
 {
