@@ -403,7 +403,7 @@ static weft_status check_ids(const weft_admit_limits *limits,
         if (among((int32_t)ids[i], limits->suppressed_ids,
                   limits->n_suppressed_ids))
             return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
-                             "prompt token %zu is %u, a placeholder of image "
+                             "prompt token %zu is %u, which stands for image "
                              "or audio input: allowed are text tokens",
                              i, ids[i]);
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "node/base/check.h"
 #include "node/base/log.h"
 
 enum {
@@ -42,14 +43,14 @@ static weft_status open_library(const char *name, weft_backend *b,
 {
     char path[PATH_BYTES];
     WEFT_TRY(find_library(name, path, err));
-    b->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (b->library == NULL)
+    b->opened = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (b->opened == NULL)
         return WEFT_FAIL(err, WEFT_UNAVAILABLE, "--backend %s: %s", name,
                          dlerror());
     union {
         void *symbol;
         weft_device_get_fn get;
-    } at = {.symbol = dlsym(b->library, WEFT_DEVICE_SYMBOL)};
+    } at = {.symbol = dlsym(b->opened, WEFT_DEVICE_SYMBOL)};
     b->memory.api = at.symbol == NULL ? NULL : at.get(WEFT_DEVICE_ABI);
     if (b->memory.api == NULL || b->memory.api->abi != WEFT_DEVICE_ABI)
         return WEFT_FAIL(err, WEFT_UNAVAILABLE,
@@ -63,6 +64,7 @@ static weft_status open_named(const char *name, weft_backend *b, weft_err *err)
     const weft_device_options options = {.scratch_bytes = SCRATCH_MIB * MIB,
                                          .threads_max = THREADS_MAX};
     WEFT_TRY(open_library(name, b, err));
+    WEFT_ASSERT(b->memory.api != NULL);
     const weft_status st =
         b->memory.api->open(&options, &b->memory.device, err);
     if (st != WEFT_OK) return WEFT_WRAP(err, st, "--backend %s", name);
@@ -124,14 +126,14 @@ void weft_backend_close(weft_backend *backend)
 {
     if (backend->memory.api != NULL)
         backend->memory.api->close(backend->memory.device);
-    if (backend->library != NULL) (void)dlclose(backend->library);
+    if (backend->opened != NULL) (void)dlclose(backend->opened);
     *backend = (weft_backend){0};
 }
 
 void weft_backend_apply(const weft_backend *backend,
                         weft_engine_options *engine)
 {
-    if (backend->library == NULL) return;
+    if (backend->opened == NULL) return;
     engine->ops = backend->memory.api->ops;
     engine->memory = &backend->memory;
     engine->threads = 1; /* that start work and wait for it */

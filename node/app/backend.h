@@ -15,7 +15,7 @@
 #include "node/app/options.h"
 
 typedef struct weft_backend {
-    void *library;      /* NULL: the CPU */
+    void *opened;       /* its library; NULL: the CPU */
     weft_memory memory; /* of its ops */
     weft_device_info info;
 } weft_backend;

@@ -218,10 +218,10 @@ static weft_status examine(const weft_options *options, json_t *ignored,
     if (st == WEFT_OK) st = weft_engine_kv_layout(&o.config, &e, &layout, err);
     if (st == WEFT_OK)
         st = weft_memory_plan_make(
-            &o.config, &e, backend.library != NULL ? 0 : options->kv_bytes,
+            &o.config, &e, backend.opened != NULL ? 0 : options->kv_bytes,
             weft_checkpoint_get_stats(o.checkpoint)->resident_bytes, &memory,
             err);
-    if (st == WEFT_OK && backend.library != NULL)
+    if (st == WEFT_OK && backend.opened != NULL)
         st = weft_backend_plan(
             &backend, &o.config, &e, options->kv_bytes,
             weft_checkpoint_get_stats(o.checkpoint)->device_bytes,

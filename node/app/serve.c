@@ -121,7 +121,7 @@ static weft_status plan_memory(serve *s, weft_err *err)
     const weft_checkpoint_stats *const stats =
         weft_checkpoint_get_stats(s->opened.checkpoint);
     s->own.weights_hash = stats->weights_hash;
-    const bool on_device = s->backend.library != NULL;
+    const bool on_device = s->backend.opened != NULL;
     WEFT_TRY(weft_memory_plan_make(&s->opened.config, &s->engine_options,
                                    on_device ? 0 : s->options->kv_bytes,
                                    stats->resident_bytes, &s->memory, err));

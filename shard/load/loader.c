@@ -362,15 +362,21 @@ static int32_t destination(const weft_part *part, int32_t row, int32_t *n)
     return in_head < front ? row + part->tail : row - front;
 }
 
+/* A matrix that has its place. */
+typedef struct target {
+    unsigned char *data;
+    weft_dtype dtype;
+    int32_t n_out, n_in;
+} target;
+
 /* Elements of the padding are read by the kernels and must be zero. */
-static void clear_padding(const weft_loader *loader, void *data,
-                          weft_dtype dtype, int32_t n_out, int32_t n_in)
+static void clear_padding(const weft_loader *loader, const target *to)
 {
-    if (n_out % WEFT_LANES == 0 || is_apart(loader)) return;
-    const int32_t panel = n_out / WEFT_PANEL_OUTS * WEFT_PANEL_OUTS;
-    const size_t before = weft_matrix_bytes(dtype, panel, n_in);
-    const size_t all = weft_matrix_bytes(dtype, n_out, n_in);
-    memset((unsigned char *)data + before, 0, all - before);
+    if (to->n_out % WEFT_LANES == 0 || is_apart(loader)) return;
+    const int32_t panel = to->n_out / WEFT_PANEL_OUTS * WEFT_PANEL_OUTS;
+    const size_t before = weft_matrix_bytes(to->dtype, panel, to->n_in);
+    const size_t all = weft_matrix_bytes(to->dtype, to->n_out, to->n_in);
+    memset(to->data + before, 0, all - before);
 }
 
 static unsigned char *place_matrix(weft_loader *loader, weft_dtype dtype,
@@ -382,17 +388,17 @@ static unsigned char *place_matrix(weft_loader *loader, weft_dtype dtype,
         is_apart(loader) ? plain : weft_matrix_bytes(dtype, n_out, n_in));
 }
 
-/* Rows [row, row + n_rows) of a matrix that has its place. */
-static weft_status put_rows(weft_loader *loader, unsigned char *data,
-                            weft_dtype dtype, int32_t n_out, int32_t n_in,
+/* Rows [row, row + n_rows) of it. */
+static weft_status put_rows(weft_loader *loader, const target *to,
                             const void *rows, int32_t row, int32_t n_rows,
                             weft_err *err)
 {
-    const size_t row_bytes = (size_t)n_in * weft_dtype_bytes(dtype);
+    const size_t row_bytes = (size_t)to->n_in * weft_dtype_bytes(to->dtype);
     if (is_apart(loader))
-        return weft_loader_put(loader, data + (size_t)row * row_bytes, rows,
+        return weft_loader_put(loader, to->data + (size_t)row * row_bytes, rows,
                                (size_t)n_rows * row_bytes, err);
-    weft_matrix_pack_rows(data, dtype, n_out, n_in, rows, row, n_rows);
+    weft_matrix_pack_rows(to->data, to->dtype, to->n_out, to->n_in, rows, row,
+                          n_rows);
     return WEFT_OK;
 }
 
@@ -432,14 +438,14 @@ static weft_status read_matrix(weft_loader *loader, const weft_part *part,
                                unsigned char *data, weft_err *err)
 {
     const int32_t end = part->row + part->n_out;
-    clear_padding(loader, data, s->dtype, part->n_out, part->n_in);
+    const target whole = {data, s->dtype, part->n_out, part->n_in};
+    clear_padding(loader, &whole);
     for (int32_t row = part->row; row < end;) {
         int32_t n = end - row < step ? end - row : step;
         const int32_t to = destination(part, row, &n);
         const void *rows = NULL;
         WEFT_TRY(read_rows(loader, part, s, row, n, grid, &rows, err));
-        WEFT_TRY(put_rows(loader, data, s->dtype, part->n_out, part->n_in, rows,
-                          to, n, err));
+        WEFT_TRY(put_rows(loader, &whole, rows, to, n, err));
         row += n;
     }
     return WEFT_OK;
@@ -509,13 +515,14 @@ static weft_status fill_head(weft_loader *loader, const kv_b *b, int32_t head,
     WEFT_TRY(read_rows(loader, b->part, b->source, first, nope, b->grid, &rows,
                        err));
     transpose(rows, nope, rank, weft_dtype_bytes(dtype), b->turned);
-    clear_padding(loader, k_up, dtype, rank, nope);
-    WEFT_TRY(
-        put_rows(loader, k_up, dtype, rank, nope, b->turned, 0, rank, err));
+    const target keys = {k_up, dtype, rank, nope};
+    const target values = {v_up, dtype, v, rank};
+    clear_padding(loader, &keys);
+    WEFT_TRY(put_rows(loader, &keys, b->turned, 0, rank, err));
     WEFT_TRY(read_rows(loader, b->part, b->source, first + nope, v, b->grid,
                        &rows, err));
-    clear_padding(loader, v_up, dtype, v, rank);
-    return put_rows(loader, v_up, dtype, v, rank, rows, 0, v, err);
+    clear_padding(loader, &values);
+    return put_rows(loader, &values, rows, 0, v, err);
 }
 
 /* Lays out the buffer (stored rows and their values, the transposed part, the

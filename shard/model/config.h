@@ -95,7 +95,8 @@ typedef struct weft_model_config {
     /* Stop ids: generation_config, config and tokenizer_config, united. */
     int32_t stop_ids[WEFT_STOP_IDS_MAX];
     int32_t n_stop_ids;
-    /* Media placeholders: refused in prompts, never sampled (model-spec 1.1) */
+    /* Ids that stand for media: refused in prompts, never sampled
+     * (model-spec 1.1) */
     int32_t suppressed_ids[WEFT_SUPPRESSED_IDS_MAX];
     int32_t n_suppressed_ids;
 

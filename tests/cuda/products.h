@@ -36,6 +36,17 @@ static inline const unsigned char *packed_element(const weft_matrix *m,
 }
 
 /* `to` takes a matrix that is packed, as it is, to the device. */
+/* To write it: the oracle's copy of an element. */
+static inline unsigned char *packed_place(const weft_matrix *m, int32_t out,
+                                          int32_t in)
+{
+    union {
+        const unsigned char *read;
+        unsigned char *write;
+    } at = {.read = packed_element(m, out, in)};
+    return at.write;
+}
+
 static inline void weights_put(product_weights *to, int32_t shift)
 {
     const weft_matrix *const m = &to->packed;
@@ -71,9 +82,8 @@ static inline void weights_make(weft_kernel_check *c, weft_dtype dtype,
 static inline void weights_free(product_weights *w)
 {
     const size_t skip = (size_t)w->shift * weft_dtype_bytes(w->at_device.dtype);
-    device_kit_free((unsigned char *)w->at_device.data - skip);
-    if (w->at_device.scales != NULL)
-        device_kit_free((void *)w->at_device.scales);
+    device_kit_free((const unsigned char *)w->at_device.data - skip);
+    if (w->at_device.scales != NULL) device_kit_free(w->at_device.scales);
     weft_kit_matrix_free(&w->packed);
 }
 

@@ -78,8 +78,8 @@ static void job_make(weft_kernel_check *c, const product_shape *s,
 static void job_free(product_job *j)
 {
     weights_free(&j->w);
-    device_kit_free((float *)j->device.x - j->s.x_shift);
-    if (j->s.gather) device_kit_free((void *)j->device.x_rows);
+    device_kit_free(j->device.x - j->s.x_shift);
+    if (j->s.gather) device_kit_free(j->device.x_rows);
     device_kit_free(j->device.y);
     weft_mem_free(j->x);
     weft_mem_free(j->x_rows);
@@ -192,10 +192,10 @@ START_TEST(sums_of_tiny_terms_keep_their_sign)
         for (int32_t i = 0; i < 15; i++) w[i] = -0x1p-100f;
         for (int32_t o = 0; o < 5; o++)
             for (int32_t i = 0; i < 3; i++)
-                memcpy((void *)packed_element(&j.w.packed, o, i), w, sizeof *w);
+                memcpy(packed_place(&j.w.packed, o, i), w, sizeof *w);
         for (int64_t i = 0; i < j.n_x; i++) j.x[i] = 0x1p-100f;
-        device_kit_free((void *)j.device.x);
-        device_kit_free((void *)j.w.at_device.data);
+        device_kit_free(j.device.x);
+        device_kit_free(j.w.at_device.data);
         j.device.x = floats_put(j.x, j.n_x, 0);
         j.w.at_device.data = device_kit_put(w, 15 * sizeof *w);
         weft_mem_free(w);
@@ -264,16 +264,16 @@ START_TEST(every_code_of_f8_is_read)
     for (int32_t o = 0; o < 16; o++)
         for (int32_t i = 0; i < 16; i++) {
             const int32_t code = o * 16 + i;
-            *(unsigned char *)packed_element(&j.w.packed, o, i) =
+            *packed_place(&j.w.packed, o, i) =
                 (unsigned char)((code & 127) == 127 ? 0 : code);
         }
     product_weights old = {.at_device = j.w.at_device};
     weights_put(&j.w, 0);
-    device_kit_free((void *)old.at_device.data);
-    device_kit_free((void *)old.at_device.scales);
+    device_kit_free(old.at_device.data);
+    device_kit_free(old.at_device.scales);
     for (int32_t r = 0; r < 16; r++)
         for (int32_t i = 0; i < 16; i++) j.x[r * 16 + i] = r == i ? 1.0f : 0.0f;
-    device_kit_free((void *)j.device.x);
+    device_kit_free(j.device.x);
     j.device.x = floats_put(j.x, j.n_x, 0);
     run_list(&j, 1);
     weft_ops_reference()->gemm(NULL, &j.host, 1);
@@ -298,9 +298,9 @@ START_TEST(every_code_of_f16_is_read)
     job_make(&c, &s, &j);
     for (int32_t o = 0; o < CODES; o++) {
         const uint16_t code = (uint16_t)o;
-        memcpy((void *)packed_element(&j.w.packed, o, 0), &code, sizeof code);
+        memcpy(packed_place(&j.w.packed, o, 0), &code, sizeof code);
     }
-    device_kit_free((void *)j.w.at_device.data);
+    device_kit_free(j.w.at_device.data);
     weights_put(&j.w, 0);
     run_list(&j, 1);
     weft_ops_reference()->gemm(NULL, &j.host, 1);
@@ -411,7 +411,7 @@ START_TEST(a_row_keeps_its_nan)
         run_first(&j, s.n_row, false, all);
         j.x[3 * s.n_in + 129] = NAN;
         j.x[4 * s.n_in + 1] = INFINITY;
-        device_kit_free((void *)j.device.x);
+        device_kit_free(j.device.x);
         j.device.x = floats_put(j.x, j.n_x, 0);
         run_first(&j, s.n_row, false, y);
         for (int32_t r = 0; r < s.n_row; r++)

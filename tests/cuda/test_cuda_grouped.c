@@ -105,9 +105,9 @@ static void job_free(grouped_job *j)
     for (int32_t e = 0; e < j->s.n_expert; e++)
         if (j->s.counts[e] != 0) weights_free(&j->w[e]);
     device_kit_free(j->device_w);
-    device_kit_free((void *)j->op.x);
-    if (j->s.gather) device_kit_free((void *)j->op.x_rows);
-    device_kit_free((void *)j->op.first);
+    device_kit_free(j->op.x);
+    if (j->s.gather) device_kit_free(j->op.x_rows);
+    device_kit_free(j->op.first);
     device_kit_free(j->op.y);
     weft_mem_free(j->x);
     weft_mem_free(j->x_rows);

@@ -161,8 +161,8 @@ static void select_on_device(const bench *b, int32_t row, int32_t n,
     device_kit_free(pages);
     device_kit_free(op.keys.base);
     device_kit_free(op.rows);
-    device_kit_free((float *)(uintptr_t)op.q);
-    device_kit_free((float *)(uintptr_t)op.w);
+    device_kit_free(op.q);
+    device_kit_free(op.w);
     device_kit_free(op.keys_out);
     device_kit_free(op.n_keys_out);
 }

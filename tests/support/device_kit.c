@@ -165,9 +165,14 @@ void device_kit_get(void *host_to, const void *device_from, size_t bytes)
     device_kit_sync();
 }
 
-void device_kit_free(void *at)
+void device_kit_free(const void *at)
 {
-    api->free(device, at);
+    /* Ops' structs have it as const, whoever put it there. */
+    union {
+        const void *given;
+        void *block;
+    } to = {.given = at};
+    api->free(device, to.block);
 }
 
 void device_kit_sync(void)

@@ -40,7 +40,7 @@ void *device_kit_put(const void *host, size_t bytes);
 void device_kit_get(void *host_to, const void *device_from, size_t bytes);
 /* Over what device_kit_new or _put gave. */
 void device_kit_set(void *device_to, const void *host_from, size_t bytes);
-void device_kit_free(void *device);
+void device_kit_free(const void *at);
 /* Of the calling thread. */
 void device_kit_sync(void);
 

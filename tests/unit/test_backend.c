@@ -10,7 +10,7 @@ START_TEST(the_cpu_needs_nothing)
     weft_backend b;
     const weft_options cpu = {.backend = "cpu", .expert_shards = 1};
     OK(weft_backend_open(&cpu, &b, &err));
-    ck_assert_ptr_null(b.library);
+    ck_assert_ptr_null(b.opened);
     weft_engine_options engine = {.threads = 3};
     weft_backend_apply(&b, &engine);
     ck_assert_int_eq(engine.threads, 3);
@@ -26,7 +26,7 @@ START_TEST(what_is_named_must_be_there)
     const weft_options cuda = {.backend = "cuda", .expert_shards = 1};
     ck_assert_int_eq(weft_backend_open(&cuda, &b, &why), WEFT_UNAVAILABLE);
     ck_assert_ptr_nonnull(strstr(why.text, "libweft_cuda.so"));
-    ck_assert_ptr_null(b.library);
+    ck_assert_ptr_null(b.opened);
     const weft_options apart = {.backend = "cuda", .expert_shards = 2};
     ck_assert_int_eq(weft_backend_open(&apart, &b, &why), WEFT_UNIMPLEMENTED);
     ck_assert_ptr_nonnull(strstr(why.text, "--expert-shards 2"));
