@@ -329,6 +329,8 @@ START_TEST(a_draining_lead_keeps_what_it_has)
     kit_router *const r = router_of_one(k);
     ask_all(r, clients, STREAMS);
     fleet_kit_wait_tokens(&clients[0], 1);
+    /* Who comes later is not kept. */
+    fleet_kit_wait_state(r, 0, has_all_jobs);
     weft_front_drain(k->leads[0].front);
     fleet_kit_wait_state(r, 0, is_draining);
     ck_assert(!weft_fleet_is_serving(r->fleet, reason, sizeof reason));

@@ -538,18 +538,20 @@ START_TEST(a_lead_that_reads_nothing_loses_its_link)
                                   weft_stages_values_encode(&values, body)};
     kit_catch_stderr(&said, &before);
     const uint64_t deadline_ns = weft_clock_now_ns() + WAIT_NS;
+    while (!is_connected(l) && weft_clock_now_ns() < deadline_ns)
+        (void)sched_yield(); /* until the stage has taken the link */
     while (is_connected(l) && weft_clock_now_ns() < deadline_ns) {
         /* Its queue may be full, too, until the stage has read. */
         if (weft_link_send(l->link, &reset, NULL, NULL) != WEFT_OK)
             (void)sched_yield();
     }
+    ck_assert(!is_connected(l));
+    expect_works(l); /* the stage has said what it had to say by then */
     char text[65536];
     (void)kit_release_stderr(said, before, text, sizeof text);
-    ck_assert(!is_connected(l));
     ck_assert_msg(strstr(text, "stage lead_lost from") != NULL &&
                       strstr(text, "reason \"its queue is full\"") != NULL,
                   "%.500s", text);
-    expect_works(l);
     lead_close(l);
 }
 END_TEST
