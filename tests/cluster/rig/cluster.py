@@ -295,12 +295,15 @@ class Disturbance:
 
 
 class Load:
-    """Streams that run without a pause; every answer must be the known one. Faults are kept, not raised."""
+    """Streams that run without a pause; every answer must be the known one. Faults are kept, not raised.
 
-    def __init__(self, rig, allow=(), pause=0.0):
-        self.rig, self.allow, self.pause = rig, set(allow), pause
+    lone: there is one group, whose lead a fault takes away. What was accepted goes on when it is back; what is asked meanwhile may be refused."""
+
+    def __init__(self, rig, allow=(), pause=0.0, lone=False):
+        self.rig, self.allow, self.pause, self.lone = rig, set(allow), pause, lone
         self.done, self.refused, self.faults = 0, 0, []
         self.disturbances: list[Disturbance] = []
+        self.under_way = False                       # a fault
         self.median = None                           # gap before the first fault
         self.gaps: list[tuple[float, float]] = []    # (when it ended, seconds) between tokens of one stream
         self.client = Client(rig.router.grpc)
@@ -316,7 +319,7 @@ class Load:
             times = result.arrivals
             with self._lock:
                 self.gaps += [(b, b - a) for a, b in zip(times, times[1:])]
-                if result.code is not None and result.code.name in self.allow:
+                if result.code is not None and (result.code.name in self.allow or self.refused_alone(result)):
                     self.refused += 1
                 else:
                     try:
@@ -326,6 +329,10 @@ class Load:
                         self.faults.append(str(fault))
             if self.pause:
                 time.sleep(self.pause)
+
+    def refused_alone(self, result):
+        return (self.lone and self.under_way and not result.arrivals and result.code.name == "UNAVAILABLE"
+                and "no shards can serve this" in (result.details or ""))
 
     def settle(self, ends=None):
         target = self.done + (ends or len(self._threads))
@@ -357,7 +364,9 @@ class Load:
     def disturbed(self, what):
         """Around a fault (until over() is called, or the end); at the end no stream may have failed."""
         fault = Disturbance(what)
+        self.under_way = True
         yield fault
+        self.under_way = False
         if fault.until is None:
             fault.over()
         self.disturbances.append(fault)

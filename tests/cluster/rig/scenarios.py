@@ -299,7 +299,7 @@ def kill_layers(context, rng, size):
 def kill_stage(context, rng, size):
     """SIGKILL of a stage of the only group: its streams wait and go on with the same bytes when it is back."""
     rig = Rig(context, rng, experts=2, stages=2)
-    load = Load(rig)
+    load = Load(rig, lone=True)
     load.settle()
     for stage in (1, 0) if size == "short" else (1, 0) * 10:
         with load.disturbed(f"after SIGKILL of stage {stage}"):
@@ -341,7 +341,7 @@ def stage_with_other_flags(context, rng, size):
 def two_leads(context, rng, size):
     """A second lead for a group of two stages, under another id: the newer one serves, they do not fight; it goes, the older one serves again."""
     rig = Rig(context, rng, experts=2, stages=2)
-    load = Load(rig)
+    load = Load(rig, lone=True)
     load.settle()
     old = rig.shards["layers-0-0"]
     runs = lambda: sum("run_began" in line for shard in (old, twin) for line in list(shard.stderr))
@@ -356,7 +356,7 @@ def two_leads(context, rng, size):
         twin.kill()
         del rig.shards["twin"]
         load.settle()
-    rig.wait(experts=2, layers=2)
+        rig.wait(experts=2, layers=2)
     end(rig, load, "two leads of one group")
     figures("two_leads", stall_s=load.worst)
     return f"{load.done} streams, {before} runs, stall {load.worst:.2f} s after the newer one was killed"
