@@ -26,6 +26,7 @@
 #ifndef WEFT_KERNELS_DEVICE_H
 #define WEFT_KERNELS_DEVICE_H
 
+#include "kernels/comm.h"
 #include "kernels/ops.h"
 
 #ifdef __cplusplus
@@ -33,7 +34,7 @@ extern "C" {
 #endif
 
 enum {
-    WEFT_DEVICE_ABI = 1,
+    WEFT_DEVICE_ABI = 2,
     WEFT_DEVICE_NAME_BYTES = 64,
     WEFT_DEVICE_GRAPHS_MAX = 32, /* kept for a thread */
 };
@@ -113,6 +114,10 @@ typedef struct weft_device_api {
     bool (*graph_begin)(uint64_t key);
     bool (*graph_end)(void);
     void (*graph_drop)(void);
+
+    /* How devices talk (kernels/comm.h). Never NULL; its `version` says whether
+     * there is anything behind it. Looked for on the first call. */
+    const weft_comm_api *(*comm)(void);
 
     const weft_ops *ops;
 } weft_device_api;

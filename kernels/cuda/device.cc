@@ -11,6 +11,7 @@
 #include <pthread.h>
 
 #include "kernels/cuda/bound.h"
+#include "kernels/cuda/comm.h"
 #include "node/base/check.h"
 #include "node/base/err.h"
 #include "node/base/mem.h"
@@ -523,6 +524,7 @@ static const weft_device_api api = {
     weft::begin_graph,
     weft::end_graph,
     weft::drop_graphs,
+    weft::comm_table,
     &weft::table,
 };
 
