@@ -307,6 +307,19 @@ typedef struct weft_combine {
     weft_round round;
 } weft_combine;
 
+/* y[y_rows[i]] = x[x_rows[i]], bit for bit, for n_row rows of `width` floats:
+ * rows that leave for another process are picked and laid side by side, and
+ * those that come are put where they belong. Either list may be NULL: i itself.
+ * No row of y is named twice. */
+typedef struct weft_move {
+    const float *x;
+    const int32_t *x_rows; /* [n_row] or NULL */
+    float *y;
+    const int32_t *y_rows; /* [n_row] or NULL */
+    int64_t x_stride, y_stride;
+    int32_t n_row, width;
+} weft_move;
+
 /* What sampling needs to know of a row of logits: the largest, its lowest
  * index, and log(sum(exp(x - max))) + max. The sum runs in blocks of 1024
  * elements (16 lanes in a block), block sums added in order. If the largest is
@@ -348,6 +361,7 @@ typedef struct weft_ops {
     void (*group)(weft_threads *, const weft_group *);
     void (*grouped)(weft_threads *, const weft_grouped *); /* or NULL */
     void (*combine)(weft_threads *, const weft_combine *);
+    void (*move)(weft_threads *, const weft_move *);
     void (*vocab)(weft_threads *, const weft_vocab *);
     /* exp(x) of this table's kind for n values, in place: what the sampler
      * uses, so that probabilities are the same on every path. */

@@ -167,6 +167,17 @@ static void ref_embed(weft_threads *threads, const weft_embed *op)
                 op->dtype, op->table, (int64_t)op->ids[r] * op->width + i);
 }
 
+static void ref_move(weft_threads *threads, const weft_move *op)
+{
+    (void)threads;
+    for (int32_t r = 0; r < op->n_row; r++) {
+        const int64_t from = op->x_rows != NULL ? op->x_rows[r] : r;
+        const int64_t to = op->y_rows != NULL ? op->y_rows[r] : r;
+        for (int32_t i = 0; i < op->width; i++)
+            op->y[to * op->y_stride + i] = op->x[from * op->x_stride + i];
+    }
+}
+
 /* Is `a` before `b` in the order of choice, ties going to the lower index? */
 static bool chosen_before(const float *t, int32_t a, int32_t b)
 {
@@ -336,6 +347,7 @@ static const weft_ops reference_ops = {
     .route = ref_route,
     .group = ref_group,
     .combine = ref_combine,
+    .move = ref_move,
     .vocab = ref_vocab,
     .exp = ref_exp,
 };

@@ -1,6 +1,7 @@
 // elementwise.cu - ops whose elements know nothing of each other: gates, the
-// residual stream, the embedding's rows, and rows on their way into pages. A
-// thread has four elements of a row; the bits are those of the CPU's paths.
+// residual stream, the embedding's rows, and rows on their way into pages or to
+// another place. A thread has four elements of a row; the bits are those of the
+// CPU's paths.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/quad.cuh"
@@ -183,6 +184,19 @@ __global__ void __launch_bounds__(quad_threads)
     store_quad(to, x, n, is_aligned(to, 16));
 }
 
+// What it copies it does not look at.
+__global__ void __launch_bounds__(quad_threads)
+    move_rows(weft_move op, bool wide)
+{
+    const int64_t r = quad_row();
+    const int32_t first = quad_first(), n = op.width - first;
+    if (n <= 0) return;
+    const int64_t from = op.x_rows == nullptr ? r : op.x_rows[r];
+    const int64_t to = op.y_rows == nullptr ? r : op.y_rows[r];
+    store_quad(op.y + to * op.y_stride + first,
+               load_quad(op.x + from * op.x_stride + first, n, wide), n, wide);
+}
+
 } // namespace
 
 void launch_silu_mul(queue *q, const weft_silu_mul *op)
@@ -237,6 +251,16 @@ void launch_store(queue *q, const weft_store *op)
     WEFT_LAUNCH(store_rows, shape.grid, shape.block, 0, q->stream, *op,
                 are_wide(op->x, op->x_stride));
     note(q, "store");
+}
+
+void launch_move(queue *q, const weft_move *op)
+{
+    if (op->n_row <= 0) return;
+    const quad_shape shape = quad_shape_of(op->n_row, op->width);
+    const bool wide =
+        are_wide(op->x, op->x_stride) && are_wide(op->y, op->y_stride);
+    WEFT_LAUNCH(move_rows, shape.grid, shape.block, 0, q->stream, *op, wide);
+    note(q, "move");
 }
 
 } // namespace weft

@@ -45,6 +45,7 @@ void launch_silu_mul(queue *, const weft_silu_mul *);
 void launch_gate(queue *, const weft_gate *);
 void launch_add(queue *, const weft_add *);
 void launch_embed(queue *, const weft_embed *);
+void launch_move(queue *, const weft_move *);
 void launch_store(queue *, const weft_store *);
 void launch_attn(queue *, const weft_attn *);
 void launch_index_select(queue *, const weft_index_select *);

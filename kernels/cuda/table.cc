@@ -51,6 +51,7 @@ const weft_ops table = {
     begin<weft_group, launch_group>,
     begin<weft_grouped, launch_grouped>,
     begin<weft_combine, launch_combine>,
+    begin<weft_move, launch_move>,
     begin<weft_vocab, launch_vocab>,
     exp_host,
 };

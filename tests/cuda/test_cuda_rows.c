@@ -396,6 +396,63 @@ START_TEST(gate_has_the_reference_bits)
 }
 END_TEST
 
+static void free_case(struct rows *r, float *x, float *z, float *got)
+{
+    weft_mem_free(got);
+    rows_free(x, r->shift);
+    rows_free(z, r->shift);
+    free_rows(r);
+}
+
+static void move_case(weft_kernel_check *c, int32_t i)
+{
+    struct rows r;
+    int32_t from[6], to[6];
+    make_rows(c, i, widths[i % N_WIDTH], &r);
+    for (int32_t k = 0; k < r.n_row; k++) {
+        from[k] = weft_kit_int(c, 0, r.n_row - 1);
+        to[k] = (k + i) % r.n_row;
+    }
+    const uint32_t odd = 0x7f812345U;
+    memcpy(&r.x[from[0] * r.x_stride], &odd, sizeof odd);
+    const int64_t z_span = rows_span(r.n_row, r.z_stride, r.width);
+    int32_t *const x_rows =
+        device_kit_put(from, (size_t)r.n_row * sizeof *from);
+    int32_t *const y_rows = device_kit_put(to, (size_t)r.n_row * sizeof *to);
+    float *const x =
+        rows_put(r.x, rows_span(r.n_row, r.x_stride, r.width), r.shift);
+    float *const z = rows_put(r.z, z_span, r.shift);
+    weft_move op = {.x = x,
+                    .x_rows = i % 3 == 0 ? NULL : x_rows,
+                    .y = z,
+                    .y_rows = i % 4 == 0 ? NULL : y_rows,
+                    .x_stride = r.x_stride,
+                    .y_stride = r.z_stride,
+                    .n_row = r.n_row,
+                    .width = r.width};
+    device_kit_api()->ops->move(NULL, &op);
+    float *const got = rows_get(z, z_span);
+    op.x = r.x;
+    op.y = r.z;
+    if (op.x_rows != NULL) op.x_rows = from;
+    if (op.y_rows != NULL) op.y_rows = to;
+    weft_ops_reference()->move(NULL, &op);
+    ck_assert_mem_eq(got, r.z, (size_t)z_span * sizeof *got);
+    device_kit_free(x_rows);
+    device_kit_free(y_rows);
+    free_case(&r, x, z, got);
+}
+
+/* Bits of a row stay what they are, also those of a NaN, and what lies between
+ * rows stays, too. */
+START_TEST(move_puts_rows_where_the_lists_say)
+{
+    (void)device_kit_open();
+    weft_kernel_check c = {.seed = 18};
+    for (int32_t i = 0; i < 3 * N_WIDTH; i++) move_case(&c, i);
+}
+END_TEST
+
 int main(void)
 {
     device_kit_need();
@@ -405,6 +462,7 @@ int main(void)
                                   a_norm_keeps_nan_in_its_row,
                                   silu_mul_has_the_reference_bits,
                                   add_has_the_reference_bits,
-                                  gate_has_the_reference_bits};
+                                  gate_has_the_reference_bits,
+                                  move_puts_rows_where_the_lists_say};
     return WEFT_SUITE_RUN("cuda_rows", tests);
 }

@@ -1,3 +1,5 @@
+#include <string.h>
+
 #include "node/base/mem.h"
 #include "tests/support/kernel_suite.h"
 
@@ -6,6 +8,7 @@ WEFT_PATHS_TEST(gate_paths_agree, "gate")
 WEFT_PATHS_TEST(add_paths_agree, "add")
 WEFT_PATHS_TEST(embed_paths_agree, "embed")
 WEFT_PATHS_TEST(combine_paths_agree, "combine")
+WEFT_PATHS_TEST(move_paths_agree, "move")
 
 enum { WIDTH = 300 };
 
@@ -109,11 +112,40 @@ START_TEST(add_and_embed_are_exact)
 }
 END_TEST
 
+START_TEST(move_puts_rows_where_the_lists_say)
+{
+    const float x[6] = {1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f};
+    const int32_t from[3] = {2, 0, 2}, to[3] = {1, 2, 0};
+    float y[6];
+    weft_move op = {.x = x,
+                    .x_rows = from,
+                    .y = y,
+                    .y_rows = to,
+                    .x_stride = 2,
+                    .y_stride = 2,
+                    .n_row = 3,
+                    .width = 2};
+    weft_ops_reference()->move(NULL, &op);
+    ck_assert(y[0] == 5.0f && y[1] == 6.0f && y[2] == 5.0f && y[3] == 6.0f);
+    ck_assert(y[4] == 1.0f && y[5] == 2.0f);
+    op.x_rows = op.y_rows = NULL;
+    weft_ops_reference()->move(NULL, &op);
+    ck_assert(memcmp(x, y, sizeof x) == 0);
+}
+END_TEST
+
 int main(void)
 {
-    const TTest *const tests[] = {
-        silu_mul_paths_agree, gate_paths_agree,      add_paths_agree,
-        embed_paths_agree,    combine_paths_agree,   silu_mul_is_near_exact,
-        gate_is_near_exact,   combine_is_near_exact, add_and_embed_are_exact};
+    const TTest *const tests[] = {silu_mul_paths_agree,
+                                  gate_paths_agree,
+                                  add_paths_agree,
+                                  embed_paths_agree,
+                                  combine_paths_agree,
+                                  move_paths_agree,
+                                  silu_mul_is_near_exact,
+                                  gate_is_near_exact,
+                                  combine_is_near_exact,
+                                  add_and_embed_are_exact,
+                                  move_puts_rows_where_the_lists_say};
     return WEFT_SUITE_RUN("elementwise", tests);
 }

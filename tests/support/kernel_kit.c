@@ -25,6 +25,7 @@ const weft_kernel_check weft_kernel_checks[] = {
     {.name = "route", .fn = weft_check_route},
     {.name = "group", .fn = weft_check_group},
     {.name = "combine", .fn = weft_check_combine},
+    {.name = "move", .fn = weft_check_move},
     {.name = "vocab", .fn = weft_check_vocab},
     {.name = "exp", .fn = weft_check_exp},
     {.name = NULL},

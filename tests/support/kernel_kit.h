@@ -95,6 +95,7 @@ void weft_check_index(weft_kernel_check *check);
 void weft_check_route(weft_kernel_check *check);
 void weft_check_group(weft_kernel_check *check);
 void weft_check_combine(weft_kernel_check *check);
+void weft_check_move(weft_kernel_check *check);
 void weft_check_vocab(weft_kernel_check *check);
 void weft_check_exp(weft_kernel_check *check);
 

@@ -367,3 +367,38 @@ void weft_check_combine(weft_kernel_check *c)
         weft_mem_free(r.b);
     }
 }
+
+static void run_move(const weft_ops *ops, weft_threads *threads, void *arg)
+{
+    ops->move(threads, arg);
+}
+
+void weft_check_move(weft_kernel_check *c)
+{
+    for (int32_t i = 0; i < 2 * N_WIDTH; i++) {
+        struct rows r;
+        int32_t x_rows[40], y_rows[40];
+        make_rows(c, &r, i);
+        /* Rows may be read more than once, and are written once. */
+        for (int32_t k = 0; k < r.n_row; k++) {
+            x_rows[k] = weft_kit_int(c, 0, r.n_row - 1);
+            y_rows[k] = (k + i) % r.n_row;
+        }
+        weft_move op = {.x = r.x,
+                        .x_rows = i % 3 == 0 ? NULL : x_rows,
+                        .y = r.z,
+                        .y_rows = i % 4 == 0 ? NULL : y_rows,
+                        .x_stride = r.x_stride,
+                        .y_stride = r.z_stride,
+                        .n_row = r.n_row,
+                        .width = r.width};
+        const weft_kit_output out = {r.z, (size_t)(r.n_row * r.z_stride) *
+                                              sizeof *r.z};
+        weft_kit_compare(c, run_move, &op, &out, 1, r.what);
+        if (!r.in_place) weft_mem_free(r.y);
+        weft_mem_free(r.x);
+        weft_mem_free(r.z);
+        weft_mem_free(r.w);
+        weft_mem_free(r.b);
+    }
+}
