@@ -38,6 +38,7 @@ int main(int argc, char **argv)
         [WEFT_COMMAND_GENERATE] = weft_command_generate,
         [WEFT_COMMAND_EVAL] = weft_command_eval,
         [WEFT_COMMAND_CHECK] = weft_command_check,
+        [WEFT_COMMAND_PLAN] = weft_command_plan,
         [WEFT_COMMAND_STATUS] = weft_command_status,
         [WEFT_COMMAND_ROUTER] = weft_command_router,
         [WEFT_COMMAND_SHARD] = weft_command_shard,

@@ -17,6 +17,7 @@ int weft_command_check(const weft_options *options);
 int weft_command_status(const weft_options *options);
 int weft_command_router(const weft_options *options);
 int weft_command_shard(const weft_options *options);
+int weft_command_plan(const weft_options *options);
 
 /* Whether all that was printed on stdout has arrived: WEFT_EXIT_DONE, or, told
  * on stderr, WEFT_EXIT_RESOURCE. The last thing a command does that prints. */

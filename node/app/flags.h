@@ -39,7 +39,8 @@ typedef struct weft_command_row {
     const char *help;      /* one line */
     const char *not_built; /* not NULL: why it is refused */
     bool words;            /* takes words that are no flags */
-    uint64_t needed;       /* bit f: flag f must be given */
+    weft_flag needed[3];   /* that must be given */
+    int32_t n_needed;
 } weft_command_row;
 
 extern const weft_flag_row weft_flag_rows[WEFT_FLAGS];

@@ -187,9 +187,9 @@ static const weft_flag_row *find_flag(weft_command command, const char *name,
     return NULL;
 }
 
-static uint64_t bit_of(const weft_flag_row *row)
+static bool *given_of(weft_options *o, const weft_flag_row *row)
 {
-    return UINT64_C(1) << (row - weft_flag_rows);
+    return &o->given[row - weft_flag_rows];
 }
 
 /* argv[*at] is a flag: take it and its value, and move *at past both. */
@@ -215,10 +215,10 @@ static weft_status take_flag(int argc, char **argv, int *at, weft_options *o,
                              row->name, row->value);
         value = argv[(*at)++];
     }
-    if ((o->given & bit_of(row)) != 0 && row->kind != WEFT_KIND_TEXTS)
+    if (*given_of(o, row) && row->kind != WEFT_KIND_TEXTS)
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT, "--%s is given twice",
                          row->name);
-    o->given |= bit_of(row);
+    *given_of(o, row) = true;
     return set_flag(&(source){.row = row}, value, o, err);
 }
 
@@ -257,12 +257,12 @@ static weft_status take_environment(weft_env_fn env, void *env_arg,
     for (int f = 0; f < WEFT_FLAGS; f++) {
         const weft_flag_row *const row = &weft_flag_rows[f];
         if ((row->commands >> o->command & 1U) == 0) continue;
-        if ((o->given & bit_of(row)) != 0) continue;
+        if (*given_of(o, row)) continue;
         char name[NAME_BYTES];
         weft_flag_env_name(row->name, name, sizeof name);
         const char *const value = env(env_arg, name);
         if (value == NULL) continue;
-        o->given |= bit_of(row);
+        *given_of(o, row) = true;
         WEFT_TRY(
             set_flag(&(source){.row = row, .env_name = name}, value, o, err));
     }
@@ -295,12 +295,12 @@ static void set_defaults(weft_options *o)
 static weft_status check_needed(const weft_options *o, weft_err *err)
 {
     const weft_command_row *const row = &weft_command_rows[o->command];
-    for (int f = 0; f < WEFT_FLAGS; f++) {
-        const uint64_t bit = UINT64_C(1) << f;
-        if ((row->needed & bit) != 0 && (o->given & bit) == 0)
+    for (int32_t i = 0; i < row->n_needed; i++) {
+        const weft_flag_row *const flag = &weft_flag_rows[row->needed[i]];
+        if (!o->given[row->needed[i]])
             return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
-                             "--%s is missing: --%s %s", weft_flag_rows[f].name,
-                             weft_flag_rows[f].name, weft_flag_rows[f].value);
+                             "--%s is missing: --%s %s", flag->name, flag->name,
+                             flag->value);
     }
     if (o->command == WEFT_COMMAND_EVAL &&
         (o->text == NULL) == (o->ids_file == NULL))
@@ -374,5 +374,5 @@ weft_status weft_options_parse(int argc, char **argv, weft_env_fn env,
 
 bool weft_options_given(const weft_options *options, weft_flag flag)
 {
-    return (options->given >> flag & 1U) != 0;
+    return options->given[flag];
 }

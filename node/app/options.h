@@ -102,6 +102,13 @@ typedef enum weft_flag {
     WEFT_FLAG_ETCD_CERT,
     WEFT_FLAG_ETCD_KEY,
     WEFT_FLAG_ETCD_USER_FILE,
+    WEFT_FLAG_CONTEXT,
+    WEFT_FLAG_SEQUENCES,
+    WEFT_FLAG_WEIGHTS,
+    WEFT_FLAG_DEVICE_BYTES,
+    WEFT_FLAG_DEVICE_BANDWIDTH,
+    WEFT_FLAG_BF16_TFLOPS,
+    WEFT_FLAG_FP8_TFLOPS,
     WEFT_FLAGS,
 } weft_flag;
 
@@ -116,7 +123,7 @@ typedef struct weft_flag_address {
  * default. Texts are borrowed from argv and the environment. */
 typedef struct weft_options {
     weft_command command;
-    uint64_t given; /* bit f: flag f was set, here or in the environment */
+    bool given[WEFT_FLAGS]; /* set, here or in the environment */
 
     const char *model;      /* folder */
     const char *model_name; /* NULL: the folder's name */
@@ -149,6 +156,12 @@ typedef struct weft_options {
     const char *etcd_ca, *etcd_cert, *etcd_key; /* files, or NULL */
     const char *etcd_user_file;
     weft_role role; /* follows from role_name; of router: ROUTER */
+
+    /* Of plan. */
+    int32_t context, sequences;
+    const char *weights; /* "fp8", "bf16" */
+    int64_t device_bytes;
+    double device_bandwidth, bf16_tflops, fp8_tflops;
 
     weft_flag_address addr;
     int32_t max_tokens, top_k; /* this and the next: only if given */

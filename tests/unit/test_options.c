@@ -60,7 +60,9 @@ static const struct refusal {
 } refusals[] = {
     {"", "", WEFT_INVALID_ARGUMENT, "command"},
     {"nonsense", "", WEFT_INVALID_ARGUMENT, "nonsense"},
-    {"plan", "", WEFT_UNIMPLEMENTED, "plan"},
+    {"plan", "", WEFT_INVALID_ARGUMENT, "--model"},
+    {"plan|--model|m|--sequences|0", "", WEFT_INVALID_ARGUMENT, "--sequences"},
+    {"plan|--model|m|--weights|fp4", "", WEFT_INVALID_ARGUMENT, "fp8"},
     {"bench", "", WEFT_UNIMPLEMENTED, "bench"},
     {"serve", "", WEFT_INVALID_ARGUMENT, "--model"},
     {"serve|--model", "", WEFT_INVALID_ARGUMENT, "--model"},
@@ -409,7 +411,7 @@ START_TEST(help_tells_flags)
     for (size_t i = 0; i < sizeof told / sizeof told[0]; i++)
         ck_assert_msg(strstr(text, told[i]) != NULL, "help lacks %s", told[i]);
     free(text);
-    ck_assert_int_eq(weft_help_print_command(stdout, "plan", &err),
+    ck_assert_int_eq(weft_help_print_command(stdout, "bench", &err),
                      WEFT_UNIMPLEMENTED);
     ck_assert_int_eq(weft_help_print_command(stdout, "nonsense", &err),
                      WEFT_INVALID_ARGUMENT);
