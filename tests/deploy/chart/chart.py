@@ -1,0 +1,214 @@
+"""The chart deploy/helm/weft: what it renders, and what it refuses."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import kubernetes_validate
+import yaml
+
+HELM = os.environ["HELM"]
+CHART = pathlib.Path(__file__).resolve().parents[3] / "deploy/helm/weft"
+MODEL = ["--set", "model.hostPath.path=/m"]
+VERSION = "1.36"
+# Kinds of others, whose definitions are not Kubernetes' own.
+FOREIGN = {"Certificate", "ServiceMonitor", "PrometheusRule", "GRPCRoute", "HTTPRoute", "ScaledObject"}
+
+failed = 0
+passed = 0
+
+
+def check(name, ok, why=""):
+    global failed, passed
+    if ok:
+        passed += 1
+    else:
+        failed += 1
+        print(f"FAIL {name}: {why}")
+
+
+def helm(*args):
+    return subprocess.run([HELM, *args], capture_output=True, text=True, timeout=120)
+
+
+def render(*args):
+    done = helm("template", "r", str(CHART), "--namespace", "prod", *args)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.strip())
+    return [o for o in yaml.safe_load_all(done.stdout) if o]
+
+
+def pod_of(o):
+    if o["kind"] == "Pod":
+        return o["spec"]
+    return o["spec"]["template"]["spec"] if o["kind"] in ("Deployment", "StatefulSet") else None
+
+
+def validate(name, objects):
+    for o in objects:
+        label = f"{name}: {o['kind']}/{o['metadata']['name']}"
+        if o["kind"] in FOREIGN:
+            check(label, "spec" in o, "no spec")
+            continue
+        try:
+            kubernetes_validate.validate(o, VERSION, strict=True)
+            check(label, True)
+        except kubernetes_validate.ValidationError as e:
+            check(label, False, f"{e.path}: {e.message}")
+
+
+def security(name, objects):
+    """What every pod is held to."""
+    for o in objects:
+        pod = pod_of(o)
+        if pod is None:
+            continue
+        label = f"{name}: {o['kind']}/{o['metadata']['name']}"
+        check(f"{label} no token", pod.get("automountServiceAccountToken") is False)
+        check(f"{label} non-root", pod["securityContext"].get("runAsNonRoot") is True)
+        check(f"{label} seccomp", pod["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault")
+        for key in ("hostNetwork", "hostPID", "hostIPC"):
+            check(f"{label} {key}", not pod.get(key))
+        for c in pod["containers"] + pod.get("initContainers", []):
+            s = c["securityContext"]
+            check(f"{label} read-only root", s["readOnlyRootFilesystem"] is True)
+            check(f"{label} no escalation", s["allowPrivilegeEscalation"] is False)
+            check(f"{label} drops all", s["capabilities"]["drop"] == ["ALL"])
+
+
+def drain(name, objects, seconds):
+    """One number: notice and the process's own time are within it."""
+    seen = 0
+    for o in objects:
+        if o["kind"] not in ("Deployment", "StatefulSet") or o["metadata"]["name"].endswith("-etcd"):
+            continue
+        pod = pod_of(o)
+        c = pod["containers"][0]
+        own = int(next(a for a in c["args"] if a.startswith("--drain-seconds=")).split("=")[1])
+        notice = c["lifecycle"]["preStop"]["sleep"]["seconds"]
+        check(f"{name} drain", notice + own == seconds and pod["terminationGracePeriodSeconds"] > seconds,
+              f"{notice} + {own} of {seconds}, grace {pod['terminationGracePeriodSeconds']}")
+        seen += 1
+    check(f"{name} drains", seen >= 3, f"{seen} workloads")
+
+
+def selectors(name, objects):
+    """Each Service, budget and policy selects the pods of some workload."""
+    pods = []
+    for o in objects:
+        if o["kind"] in ("Deployment", "StatefulSet"):
+            labels = o["spec"]["template"]["metadata"]["labels"]
+            pods.append(labels)
+            wanted = o["spec"]["selector"]["matchLabels"]
+            check(f"{name}: {o['metadata']['name']} selects its own", wanted.items() <= labels.items())
+    for o in objects:
+        spec = o.get("spec", {})
+        if o["kind"] == "Service":
+            wanted = spec["selector"]
+        elif o["kind"] == "PodDisruptionBudget":
+            wanted = spec["selector"]["matchLabels"]
+        elif o["kind"] == "NetworkPolicy":
+            wanted = spec["podSelector"]["matchLabels"]
+        else:
+            continue
+        check(f"{name}: {o['kind']}/{o['metadata']['name']} selects", any(wanted.items() <= p.items() for p in pods))
+
+
+def find(objects, kind, name):
+    return next((o for o in objects if o["kind"] == kind and o["metadata"]["name"] == name), None)
+
+
+def args_of(o):
+    return pod_of(o)["containers"][0]["args"]
+
+
+REFUSED = [
+    ("unknown key", ["--set", "experts.replica=4"], "replica"),
+    ("unknown top key", ["--set", "expert.replicas=4"], "expert"),
+    ("wrong type", ["--set", "experts.replicas=many"], "replicas"),
+    ("below the range", ["--set", "experts.replicas=0"], "replicas"),
+    ("a size that is none", ["--set", "layers.kvBytes=4GB"], "kvBytes"),
+    ("a digest that is none", ["--set", "image.digest=sha256:12"], "digest"),
+    ("an endpoint without port", ["--set", "etcd.endpoints={etcd}", "--set", "etcd.install=false"], "endpoints"),
+    ("a drain that is too short", ["--set", "drain.seconds=1"], "drain"),
+    ("two etcds", ["--set", "etcd.endpoints={e:2379}"], "etcd.endpoints is set and etcd.install is true"),
+    ("no etcd", ["--set", "etcd.install=false"], "etcd.endpoints is empty"),
+    ("an even etcd", ["--set", "etcd.replicas=2"], "an odd number"),
+    ("two models", ["--set", "model.pvc.claimName=x"], "exactly one of"),
+    ("a download without image", ["--set", "model.hostPath.path=", "--set", "model.download.enabled=true"],
+     "model.download.image is empty"),
+    ("no secret", ["--set", "tls.mode=secret"], "tls.existingSecret is empty"),
+    ("no issuer", ["--set", "tls.mode=certManager"], "issuerRef.name is empty"),
+    ("fewer shards than owners", ["--set", "router.expertReplicas=3"], "experts.replicas 2 is below router.expertReplicas 3"),
+    ("autoscaling upside down", ["--set", "experts.autoscaling.enabled=true,experts.autoscaling.maxReplicas=1"],
+     "maxReplicas 1 is below minReplicas 2"),
+    ("keda without triggers", ["--set", "experts.autoscaling.enabled=true,experts.autoscaling.type=keda"], "triggers is empty"),
+    ("two budgets", ["--set", "experts.pdb.minAvailable=1"], "one of minAvailable and maxUnavailable"),
+]
+
+
+def refusals():
+    check("no model is refused", "exactly one of" in helm("template", "r", str(CHART)).stderr, "rendered")
+    for name, args, text in REFUSED:
+        done = helm("template", "r", str(CHART), *MODEL, *args)
+        check(f"refused: {name}", done.returncode != 0 and text in done.stderr, done.stderr[-300:] or "rendered")
+
+
+def shapes():
+    o = render(*MODEL, "--set", "layers.replicas=2,layers.stages=3,experts.replicas=5")
+    sets = sorted(x["metadata"]["name"] for x in o if x["kind"] == "StatefulSet")
+    check("a set for each stage of each group", len([s for s in sets if "-layers-" in s]) == 6, str(sets))
+    one = find(o, "StatefulSet", "r-weft-layers-g1-s2")
+    check("its flags", {"--group=1", "--stage=2", "--stages=3"} <= set(args_of(one)), str(args_of(one)))
+    experts = find(o, "StatefulSet", "r-weft-experts")
+    check("experts are scaled by their replicas", experts["spec"]["replicas"] == 5)
+    check("experts start all at once", experts["spec"]["podManagementPolicy"] == "Parallel")
+    headless = find(o, "Service", "r-weft-experts")["spec"]
+    check("headless, before ready", headless["clusterIP"] == "None" and headless["publishNotReadyAddresses"])
+    scaled = render(*MODEL, "--set", "experts.autoscaling.enabled=true")
+    check("a scaler's count is its own", "replicas" not in find(scaled, "StatefulSet", "r-weft-experts")["spec"])
+    hpa = find(scaled, "HorizontalPodAutoscaler", "r-weft-experts")["spec"]["scaleTargetRef"]
+    check("the scaler's target", hpa["kind"] == "StatefulSet" and hpa["name"] == "r-weft-experts")
+    keda = render(*MODEL, "--set-json", 'experts.autoscaling={"enabled":true,"type":"keda","triggers":[{"type":"cpu"}]}')
+    check("keda", find(keda, "ScaledObject", "r-weft-experts") is not None)
+    gpu = render(*MODEL, "--set", "experts.gpu.count=1,experts.rdma.enabled=true")
+    c = pod_of(find(gpu, "StatefulSet", "r-weft-experts"))["containers"][0]
+    check("devices", c["resources"]["limits"] == {"nvidia.com/gpu": 1, "rdma/hca": 1}, str(c["resources"]))
+    check("pinned pages", c["securityContext"]["capabilities"].get("add") == ["IPC_LOCK"])
+
+
+def certificates():
+    o = render(*MODEL)
+    router = find(o, "Deployment", "r-weft-router")
+    check("TLS unless told otherwise", "--tls-cert=/tls/tls.crt" in args_of(router) and "--link-ca=/tls/ca.crt" in args_of(router))
+    check("etcd, too", "--client-cert-auth" in args_of(find(o, "StatefulSet", "r-weft-etcd")))
+    check("a secret of its own", set(find(o, "Secret", "r-weft-tls")["data"]) == {"tls.crt", "tls.key", "ca.crt"})
+    off = render(*MODEL, "--set", "tls.mode=off")
+    text = json.dumps(off)
+    check("off is off", "--tls-" not in text and "--link-" not in text and "/tls/" not in text)
+    yours = render(*MODEL, "--set", "etcd.install=false,etcd.endpoints={a:2379,b:2380},etcd.tlsSecret=e")
+    args = args_of(find(yours, "StatefulSet", "r-weft-experts"))
+    check("etcd of yours", "--etcd=a:2379,b:2380" in args and "--etcd-ca=/etcd-tls/ca.crt" in args, str(args))
+    check("and none of ours", find(yours, "StatefulSet", "r-weft-etcd") is None)
+
+
+def main():
+    examples = sorted((CHART / "examples").glob("*.yaml"))
+    check("examples", len(examples) >= 3, str(examples))
+    for path in examples:
+        done = helm("lint", "--strict", str(CHART), "--values", str(path))
+        check(f"lint {path.name}", done.returncode == 0, done.stdout[-400:])
+        objects = render("--values", str(path))
+        validate(path.name, objects)
+        security(path.name, objects)
+        selectors(path.name, objects)
+        drain(path.name, objects, yaml.safe_load(path.read_text()).get("drain", {}).get("seconds", 60))
+    shapes()
+    certificates()
+    refusals()
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+sys.exit(main())
