@@ -7,8 +7,9 @@
 // alone. What is left to trust is that an algorithm's kernel adds up each
 // output in the same order in every tile. The library has a flag for just that,
 // which is set, but calls it experimental, and only a device can show it: until
-// one has (tests/cuda/test_cuda_gemm.c with DENSE_IS_USED set), products stay
-// with gemm.cu. A build with DENSE_IS_USED is another identity of numbers.
+// one has (tests/cuda/test_cuda_gemm.c of a build with WEFT_CUDA_DENSE),
+// products stay with gemm.cu, and libweft_cuda.so needs no cuBLASLt, a library
+// of half a gigabyte. A build that uses it is another identity of numbers.
 #ifndef WEFT_KERNELS_CUDA_DENSE_H
 #define WEFT_KERNELS_CUDA_DENSE_H
 
@@ -16,9 +17,6 @@
 
 namespace weft
 {
-
-// Whether gemm offers products to cuBLASLt at all.
-constexpr bool DENSE_IS_USED = false;
 
 enum : int32_t {
     DENSE_SIDE_MIN = 1024, // outputs and inputs of what pays

@@ -1,10 +1,11 @@
 // device.cc - the border of the library (kernels/device.h): a device, its
 // memory, the threads that are bound to it, and what went wrong.
 //
-// Everything that ops need is taken by open: a stream, scratch and a cuBLASLt
-// handle for each thread that will bind. Blocks that alloc gives are in a list,
-// so that close can free them. Errors of launches and copies stay in the queue
-// until sync; the first one stays for good, as the device is of no use then.
+// Everything that ops need is taken by open: a stream, scratch and, where
+// dense.h has a say, a cuBLASLt handle for each thread that will bind. Blocks
+// that alloc gives are in a list, so that close can free them. Errors of
+// launches and copies stay in the queue until sync; the first one stays for
+// good, as the device is of no use then.
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -158,6 +159,7 @@ weft_status open_thread(weft_device *d, bound *b, int64_t scratch_bytes,
         return fail_memory(d, "scratch", scratch_bytes, error, err);
     b->q.scratch = static_cast<unsigned char *>(scratch);
     b->q.scratch_bytes = scratch_bytes;
+#if defined(WEFT_CUDA_DENSE)
     const cublasStatus_t status = cublasLtCreate(&b->q.blas);
     if (status != CUBLAS_STATUS_SUCCESS)
         return WEFT_FAIL(err, WEFT_UNAVAILABLE, "making a cuBLASLt handle: %s",
@@ -171,7 +173,9 @@ void close_thread(bound *b)
         graph_drop(&b->q, &b->graph);
         (void)cudaStreamSynchronize(b->q.stream);
     }
+#if defined(WEFT_CUDA_DENSE)
     if (b->q.blas != nullptr) (void)cublasLtDestroy(b->q.blas);
+#endif
     (void)cudaFree(b->q.scratch);
     if (b->q.stream != nullptr) (void)cudaStreamDestroy(b->q.stream);
 }
@@ -506,7 +510,11 @@ static const weft_device_api api = {
     "simt-1",
 #else
     "cuda",
+#if defined(WEFT_CUDA_DENSE)
+    "cuda-1-blas",
+#else
     "cuda-1",
+#endif
 #endif
     weft::open,
     weft::close,

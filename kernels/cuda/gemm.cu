@@ -210,19 +210,18 @@ void launch_ours(queue *q, const weft_gemm *list, int32_t n)
             launch_number(q, static_cast<kernel_number>(k), list, n);
 }
 
+#if defined(WEFT_CUDA_DENSE)
 // The plans of cuBLASLt belong to the thread, as its queue does.
 thread_local dense_plans plans;
+#endif
 
 } // namespace
 
 void launch_gemm(queue *q, const weft_gemm *list, int32_t n)
 {
-    if (!DENSE_IS_USED) {
-        launch_ours(q, list, n);
-        return;
-    }
-    // Ours in the stretches between those of cuBLASLt.
     int32_t first = 0;
+#if defined(WEFT_CUDA_DENSE)
+    // Ours in the stretches between those of cuBLASLt.
     for (int32_t i = 0; i < n; i++) {
         if (is_empty(list[i]) || !launch_dense(q, &plans, list[i])) continue;
         launch_ours(q, list + first, i - first);

@@ -38,7 +38,6 @@ START_TEST(open_says_what_is_missing)
          WEFT_UNAVAILABLE},
         {"no_device", "no NVIDIA device", WEFT_UNAVAILABLE},
         {"old_arch", "is sm_70: this build has kernels for", WEFT_UNAVAILABLE},
-        {"blas", "cuBLASLt", WEFT_UNAVAILABLE},
         {"launch:1", "the first kernel", WEFT_UNAVAILABLE},
         {"memory", "scratch: 1048576 bytes wanted", WEFT_RESOURCE_EXHAUSTED},
         /* The second thread's. */
