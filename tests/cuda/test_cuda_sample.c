@@ -109,8 +109,12 @@ static void make_bench(bench *b, uint64_t seed, int32_t vocab, int32_t n_row)
     b->bias_ids[BIASES - 1] = -3;
     for (int32_t i = 0; i < BIASES - 1; i++) { /* distinct */
         b->bias_ids[i] = vocab < 8 ? i + vocab - 1 : vocab / 8 * i;
-        b->bias[i] = i == 2 ? FLT_MAX : i == 3 ? -FLT_MAX : (float)(i - 1);
+        b->bias[i] = (float)(i - 1);
+        /* Such a one decides alone. */
+        if (seed % 3 == 0 && (i == 2 || i == 3))
+            b->bias[i] = i == 2 ? FLT_MAX : -FLT_MAX;
     }
+    b->bias[BIASES - 1] = 2.0f; /* of no token */
     for (int32_t r = 0; r < n_row; r++) {
         fill_row(b, b->logits + r * b->stride, weft_kit_int(&b->c, 0, 11));
         b->n_tokens[r] = weft_kit_int(&b->c, PROMPT, HISTORY);
