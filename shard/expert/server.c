@@ -32,6 +32,7 @@ static void end_client(weft_expert_server *s, weft_server_client *c)
     if (c->polled) weft_poller_remove(s->poller, c->link);
     close_link(s, c->link);
     weft_mem_free(c->question.pairs);
+    weft_mem_free(c->question.places);
     weft_mem_free(c->memory);
     *c = (weft_server_client){0};
     (void)pthread_mutex_lock(&s->lock);
@@ -88,13 +89,25 @@ static void adopt(weft_expert_server *s, weft_link *link)
     c->question.pairs =
         weft_mem_new(WEFT_DISPATCH_PAIRS_MAX, sizeof *c->question.pairs);
     c->memory = weft_mem_new_aligned(64, WEFT_ANSWERS_FLYING * bytes);
-    if (c->question.pairs == NULL || c->memory == NULL) {
+    c->question.places =
+        weft_mem_new((size_t)s->options.max_rows, sizeof *c->question.places);
+    if (c->question.pairs == NULL || c->question.places == NULL ||
+        c->memory == NULL) {
         break_client(c, "no memory for its answers");
         return;
     }
     for (size_t b = 0; b < WEFT_ANSWERS_FLYING; b++)
         c->answers[b] = (float *)((unsigned char *)c->memory + b * bytes);
     set_polled(s, c, true);
+}
+
+/* Nothing can be computed for it any more. */
+static void turn_away(weft_expert_server *s, weft_link *link)
+{
+    close_link(s, link);
+    (void)pthread_mutex_lock(&s->lock);
+    s->n_links--;
+    (void)pthread_mutex_unlock(&s->lock);
 }
 
 static void take_links(weft_expert_server *s)
@@ -104,7 +117,10 @@ static void take_links(weft_expert_server *s)
         weft_link *const link = s->n_inbox > 0 ? s->inbox[--s->n_inbox] : NULL;
         (void)pthread_mutex_unlock(&s->lock);
         if (link == NULL) return;
-        adopt(s, link);
+        if (s->lost)
+            turn_away(s, link);
+        else
+            adopt(s, link);
     }
 }
 
@@ -133,6 +149,18 @@ weft_status weft_expert_server_add_link(weft_expert_server *s, weft_link *link,
     }
     weft_poller_wake(s->poller);
     return WEFT_OK;
+}
+
+void weft_server_fail(weft_expert_server *s, const weft_err *why)
+{
+    if (s->lost) return;
+    s->lost = true;
+    weft_log(WEFT_LOG_ERROR, "experts", "device_failed", "reason \"%s\"",
+             why->text);
+    for (int32_t i = 0; i < s->n_clients; i++)
+        if (s->clients[i].link != NULL) end_client(s, &s->clients[i]);
+    if (s->options.failed != NULL)
+        s->options.failed(s->options.failed_arg, why);
 }
 
 /* -- questions ------------------------------------------------------------ */
@@ -280,9 +308,18 @@ static void set_busy(const weft_expert_server *s, bool busy)
     if (s->options.pulse != NULL) weft_pulse_set_busy(s->options.pulse, busy);
 }
 
+static void bind_device(weft_expert_server *s)
+{
+    weft_err err = {0};
+    if (s->device != NULL &&
+        weft_server_device_bind(s->device, &err) != WEFT_OK)
+        weft_server_fail(s, &err);
+}
+
 static void *serve(void *arg)
 {
     weft_expert_server *const s = arg;
+    bind_device(s);
     if (s->options.store != NULL)
         weft_expert_store_quiesce(s->options.store, false);
     while (!atomic_load(&s->stopping)) {
@@ -304,6 +341,7 @@ static void *serve(void *arg)
     set_busy(s, false);
     if (s->options.store != NULL)
         weft_expert_store_quiesce(s->options.store, true);
+    if (s->device != NULL) weft_server_device_unbind(s->device);
     return NULL;
 }
 
@@ -345,11 +383,17 @@ static void destroy(weft_expert_server *s)
     while (s->n_inbox > 0) close_link(s, s->inbox[--s->n_inbox]);
     weft_poller_destroy(s->poller);
     weft_threads_destroy(s->threads);
+    weft_server_device_destroy(s->device);
     weft_mem_free(s->clients);
     weft_mem_free(s->inbox);
     weft_mem_free(s->memory);
     (void)pthread_mutex_destroy(&s->lock);
     weft_mem_free(s);
+}
+
+static bool is_on_device(const weft_expert_server_options *o)
+{
+    return o->memory != NULL && !weft_memory_is_host(o->memory) && !o->echo;
 }
 
 static weft_status create(const weft_expert_server_options *options,
@@ -364,6 +408,9 @@ static weft_status create(const weft_expert_server_options *options,
     s->options = *options;
     if (s->options.stall_ns == 0) s->options.stall_ns = STALL_NS;
     s->config = options->config;
+    if (options->profile == WEFT_PROFILE_BF16 && options->ops != NULL &&
+        options->ops->bf16_inputs)
+        s->round = WEFT_ROUND_BF16;
     (void)pthread_mutex_init(&s->lock, NULL);
     const size_t bytes = lay_out(s, NULL);
     const size_t links = (size_t)options->links_max;
@@ -377,6 +424,8 @@ static weft_status create(const weft_expert_server_options *options,
     if (st == WEFT_OK) st = weft_poller_create(&s->poller, err);
     if (st == WEFT_OK)
         st = weft_threads_create(options->threads, &s->threads, err);
+    if (st == WEFT_OK && is_on_device(options))
+        st = weft_server_device_create(options, &s->device, err);
     if (st != WEFT_OK) {
         destroy(s);
         return st;

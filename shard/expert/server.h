@@ -13,12 +13,17 @@
  * does not read its answers holds up nobody else: its own questions wait, and
  * after stall_ns it is broken.
  *
+ * On a device a round is one upload of rows and of the table of its experts,
+ * the products of all of them, and one download, which is waited for: a round
+ * that is over has nothing under way there. When the device fails all links end
+ * (so askers go to other owners), and none is taken any more.
+ *
  * Threads: one of its own, plus workers. add_link and open by any.
  */
 #ifndef WEFT_SHARD_EXPERT_SERVER_H
 #define WEFT_SHARD_EXPERT_SERVER_H
 
-#include "kernels/ops.h"
+#include "kernels/memory.h"
 #include "shard/expert/store.h"
 #include "shard/link/pulse.h"
 
@@ -28,6 +33,10 @@ typedef struct weft_expert_server_options {
     const weft_model_config *config; /* borrowed */
     weft_expert_store *store;        /* borrowed */
     const weft_ops *ops;
+    const weft_memory *memory; /* of the ops and of the store's experts,
+                                  borrowed; NULL: the host's */
+    weft_profile profile;      /* with ops whose products take bfloat16: results
+                                  are rounded as a layer shard rounds them */
     int32_t threads;
     int32_t max_rows; /* of one question; larger ones break their link */
     int32_t links_max;
@@ -35,9 +44,16 @@ typedef struct weft_expert_server_options {
                           in between, so that it can be watched */
     uint64_t stall_ns; /* answers that do not move for so long break their
                           link; 0: 120 s */
+    /* The device is of no use any more: said once, links have been closed. The
+     * serving thread; may be NULL. */
+    void (*failed)(void *arg, const weft_err *why);
+    void *failed_arg;
     bool echo; /* for benches of the exchange: answers are the rows asked, and
                   `store` may be NULL */
 } weft_expert_server_options;
+
+/* Bytes of a device that a server takes beside its store. */
+int64_t weft_expert_server_device_bytes(const weft_model_config *config);
 
 /* Starts its thread. */
 WEFT_MUST_CHECK weft_status

@@ -2,6 +2,7 @@
  *
  *   server.c         making, the serving thread, its links
  *   server_round.c   what is computed at once, and its answers
+ *   server_device.c  computing it on a device
  *
  * Each link has at most one question in hand, which stays where the link
  * received it; nothing else is received on that link until it is answered. Its
@@ -25,11 +26,27 @@ enum {
     WEFT_ANSWERS_FLYING = 2,    /* frames that a link may hold */
 };
 
+/* A stretch of `picked` that goes through one expert. */
+typedef struct weft_server_stretch {
+    int32_t expert, first, end;
+} weft_server_stretch;
+
+typedef struct weft_server_plan {
+    int32_t layer, n_pairs, n_clients, n_stretches;
+    int32_t only; /* the client, if there is one alone */
+    weft_server_stretch stretches[WEFT_ROUND_PAIRS_MAX];
+} weft_server_plan;
+
+/* Buffers of a round on a device; opaque to others. */
+typedef struct weft_server_device weft_server_device;
+
 typedef struct weft_server_question {
     bool held;
     weft_frame frame;          /* body and rows as the link has them */
     weft_dispatch_pair *pairs; /* [WEFT_DISPATCH_PAIRS_MAX], by expert */
     int32_t n_pairs, next;
+    int32_t *places; /* [max_rows], of a device: where a row of the round is
+                        there; -1: not */
     uint64_t came_ns;
 } weft_server_question;
 
@@ -87,16 +104,43 @@ struct weft_expert_server {
     const weft_mlp_weights **held; /* [n_expert], of the round's layer */
     weft_dispatch_pair *sorted;    /* [DISPATCH_PAIRS_MAX] */
     int32_t *counts;               /* [n_expert + 1] */
+
+    weft_round round;           /* of results */
+    weft_server_device *device; /* NULL: the host's memory */
+    bool lost;                  /* the device is of no use any more */
 };
 
-/* Computes and answers the next round. Whether there was anything to do. */
+/* Computes and answers the next round. Whether there was anything to do. When
+ * the device fails nothing is answered. */
 bool weft_server_round(weft_expert_server *server, uint64_t now_ns);
+/* The device side of a server; NULL is fine for destroy. */
+WEFT_MUST_CHECK weft_status
+weft_server_device_create(const weft_expert_server_options *options,
+                          weft_server_device **device_out, weft_err *err);
+void weft_server_device_destroy(weft_server_device *device);
+/* The serving thread's place there. */
+WEFT_MUST_CHECK weft_status
+weft_server_device_bind(const weft_server_device *device, weft_err *err);
+void weft_server_device_unbind(const weft_server_device *device);
+/* gate, up, silu and down of every pair; *out: the host's rows, in the order of
+ * `picked`, until the next round. INTERNAL: the device has failed. */
+WEFT_MUST_CHECK weft_status weft_server_device_compute(
+    weft_expert_server *server, const weft_server_plan *plan, const float **out,
+    weft_err *err);
+
+/* The row of a picked pair, where its link has it. */
+const float *weft_server_asked_row(const weft_expert_server *server,
+                                   const weft_server_picked *picked);
+
 /* Whether the client's question could be answered now. */
 bool weft_server_is_ready(const weft_server_client *client);
 /* Puts a frame that answers the client's question on its way. False: its queue
  * is full, or it is broken (noted). */
 bool weft_server_send(weft_server_client *client, weft_frame *frame,
                       const void *const *rows);
+
+/* The device has failed: said once, all links end. */
+void weft_server_fail(weft_expert_server *server, const weft_err *why);
 
 /* Its link has ended by itself: says why, once. */
 void weft_server_lose(weft_server_client *client, const weft_err *err);

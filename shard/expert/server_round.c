@@ -10,17 +10,6 @@
 
 #define ECHO_NS UINT64_C(1000000000)
 
-/* A stretch of `picked` that goes through one expert. */
-typedef struct stretch {
-    int32_t expert, first, end;
-} stretch;
-
-typedef struct round_plan {
-    int32_t layer, n_pairs, n_clients, n_stretches;
-    int32_t only; /* the client, if there is one alone */
-    stretch stretches[WEFT_ROUND_PAIRS_MAX];
-} round_plan;
-
 static bool is_of(const weft_server_client *c, int32_t layer)
 {
     return weft_server_is_ready(c) && c->question.frame.layer == layer;
@@ -65,7 +54,7 @@ static int32_t lowest_expert(const weft_expert_server *s, int32_t layer,
 
 /* Takes what client i asks of the expert, as far as there is room. Whether it
  * was all. */
-static bool take(weft_expert_server *s, round_plan *plan, int32_t i,
+static bool take(weft_expert_server *s, weft_server_plan *plan, int32_t i,
                  int32_t expert)
 {
     weft_server_client *const c = &s->clients[i];
@@ -84,7 +73,8 @@ static bool take(weft_expert_server *s, round_plan *plan, int32_t i,
 }
 
 /* From the expert at which the oldest question stands, upwards. */
-static void plan_round(weft_expert_server *s, int32_t first, round_plan *plan)
+static void plan_round(weft_expert_server *s, int32_t first,
+                       weft_server_plan *plan)
 {
     for (int32_t i = 0; i < s->n_clients; i++) s->clients[i].n_taken = 0;
     plan->layer = s->clients[first].question.frame.layer;
@@ -102,16 +92,16 @@ static void plan_round(weft_expert_server *s, int32_t first, round_plan *plan)
         for (int32_t i = 0; i < s->n_clients; i++)
             if (is_of(&s->clients[i], plan->layer)) room &= take(s, plan, i, e);
         if (plan->n_pairs > begin)
-            plan->stretches[plan->n_stretches++] =
-                (stretch){.expert = e, .first = begin, .end = plan->n_pairs};
+            plan->stretches[plan->n_stretches++] = (weft_server_stretch){
+                .expert = e, .first = begin, .end = plan->n_pairs};
         from = e + 1;
     }
 }
 
 /* -- computing ------------------------------------------------------------ */
 
-static const float *asked_row(const weft_expert_server *s,
-                              const weft_server_picked *picked)
+const float *weft_server_asked_row(const weft_expert_server *s,
+                                   const weft_server_picked *picked)
 {
     const weft_server_question *const q = &s->clients[picked->client].question;
     const float *const rows = q->frame.rows;
@@ -120,7 +110,7 @@ static const float *asked_row(const weft_expert_server *s,
 
 /* Where the products read: one question's rows lie side by side already; those
  * of several are brought together. */
-static const float *gather(weft_expert_server *s, const round_plan *plan)
+static const float *gather(weft_expert_server *s, const weft_server_plan *plan)
 {
     const size_t bytes = (size_t)s->config->hidden_size * sizeof(float);
     if (plan->n_clients == 1) {
@@ -131,7 +121,7 @@ static const float *gather(weft_expert_server *s, const round_plan *plan)
     }
     for (int32_t i = 0; i < plan->n_pairs; i++) {
         memcpy(s->x + (int64_t)i * s->config->hidden_size,
-               asked_row(s, &s->picked[i]), bytes);
+               weft_server_asked_row(s, &s->picked[i]), bytes);
         s->x_rows[i] = i;
     }
     return s->x;
@@ -152,14 +142,14 @@ static weft_gemm product(const weft_matrix *w, const float *x, float *y,
 }
 
 /* gate, up, silu and down of every stretch, as a layer shard computes them. */
-static void compute(weft_expert_server *s, const round_plan *plan,
+static void compute(weft_expert_server *s, const weft_server_plan *plan,
                     const float *x, float *out)
 {
     const weft_ops *const ops = s->options.ops;
     const int64_t width = s->config->moe_intermediate_size;
     int32_t n = 0;
     for (int32_t i = 0; i < plan->n_stretches; i++) {
-        const stretch *const t = &plan->stretches[i];
+        const weft_server_stretch *const t = &plan->stretches[i];
         const weft_mlp_weights *const w = s->held[t->expert];
         weft_gemm g =
             product(&w->gate, x, s->gate + t->first * width, t->end - t->first);
@@ -184,13 +174,30 @@ static void compute(weft_expert_server *s, const round_plan *plan,
     ops->silu_mul(s->threads, &act);
     n = 0;
     for (int32_t i = 0; i < plan->n_stretches; i++) {
-        const stretch *const t = &plan->stretches[i];
+        const weft_server_stretch *const t = &plan->stretches[i];
         s->gemms[n++] =
             product(&s->held[t->expert]->down, s->gate + t->first * width,
                     out + (int64_t)t->first * s->config->hidden_size,
                     t->end - t->first);
     }
     ops->gemm(s->threads, s->gemms, n);
+}
+
+/* The rows of the round; one question's mostly where they are sent from. */
+static const float *computed(weft_expert_server *s,
+                             const weft_server_plan *plan)
+{
+    weft_server_client *const only = &s->clients[plan->only];
+    float *const to =
+        plan->n_clients == 1 ? only->answers[only->n_flying] : s->out;
+    const float *rows = to;
+    weft_err err = {0};
+    if (s->options.echo) return rows;
+    if (s->device == NULL)
+        compute(s, plan, gather(s, plan), to);
+    else if (weft_server_device_compute(s, plan, &rows, &err) != WEFT_OK)
+        weft_server_fail(s, &err);
+    return rows;
 }
 
 /* Looks up the experts that the client's question still asks. The first that is
@@ -278,14 +285,15 @@ void weft_server_answer(weft_expert_server *s, weft_server_client *c)
 
 /* Each client's rows into its own buffer, in the order of its pairs, which is
  * the order in which they were picked. */
-static void hand_out(weft_expert_server *s, const round_plan *plan,
+static void hand_out(weft_expert_server *s, const weft_server_plan *plan,
                      const float *from)
 {
     const int64_t hidden = s->config->hidden_size;
     for (int32_t i = 0; i < plan->n_pairs; i++) {
         weft_server_client *const c = &s->clients[s->picked[i].client];
-        const float *const row =
-            s->options.echo ? asked_row(s, &s->picked[i]) : from + i * hidden;
+        const float *const row = s->options.echo
+                                     ? weft_server_asked_row(s, &s->picked[i])
+                                     : from + i * hidden;
         float *const to =
             c->answers[c->n_flying] +
             (int64_t)(s->picked[i].pair - c->question.next) * hidden;
@@ -328,7 +336,7 @@ bool weft_server_round(weft_expert_server *s, uint64_t now_ns)
         weft_server_reject(s, c, WEFT_REJECT_EXPERT, text);
     }
     if (!is_of(&s->clients[first], layer)) return true;
-    round_plan plan;
+    weft_server_plan plan;
     plan_round(s, first, &plan);
     for (int32_t i = 0; i < s->n_clients; i++) {
         const weft_server_client *const c = &s->clients[i];
@@ -338,11 +346,9 @@ bool weft_server_round(weft_expert_server *s, uint64_t now_ns)
             atomic_fetch_add(&s->wait_ns, now_ns - c->question.came_ns);
         atomic_fetch_add(&s->n_waits, 1);
     }
-    const bool alone = plan.n_clients == 1;
-    weft_server_client *const only = &s->clients[plan.only];
-    float *const out = alone ? only->answers[only->n_flying] : s->out;
-    if (!s->options.echo) compute(s, &plan, gather(s, &plan), out);
-    hand_out(s, &plan, out);
+    const float *const rows = computed(s, &plan);
+    if (s->lost) return true;
+    hand_out(s, &plan, rows);
     WEFT_FAILPOINT("experts.before_answer");
     for (int32_t i = 0; i < s->n_clients; i++)
         if (s->clients[i].n_computed > 0) weft_server_answer(s, &s->clients[i]);

@@ -18,7 +18,7 @@
 #include "node/base/futex.h"
 #include "node/base/mem.h"
 
-enum { BLOCK_ALIGN = 64 };
+enum { BLOCK_ALIGN = 64, PLACE_ALIGN = 256 };
 
 typedef struct held {
     atomic_bool there; /* the rest may be read */
@@ -27,9 +27,19 @@ typedef struct held {
     weft_mlp_weights weights; /* into block */
 } held;
 
+/* Of a device: equal places in one block. */
+typedef struct places {
+    unsigned char *block;
+    int64_t bytes; /* of a place */
+    int32_t *free; /* [n]: numbers of those that are */
+    int32_t n, n_free;
+} places;
+
 struct weft_expert_store {
     int32_t n_layer, n_expert;
     weft_checkpoint *checkpoint;
+    weft_memory memory; /* the checkpoint's */
+    places places;
     int64_t *matrix_bytes; /* [n_layer]: of an expert's matrices */
     held *table;           /* [n_layer][n_expert] */
 
@@ -40,8 +50,14 @@ struct weft_expert_store {
     _Atomic int64_t n_experts, used_bytes, loaded_bytes, n_loaded, n_dropped;
 };
 
+static bool is_on_host(const weft_expert_store *store)
+{
+    return weft_memory_is_host(&store->memory);
+}
+
 static int64_t block_bytes(const weft_expert_store *store, int32_t layer)
 {
+    if (!is_on_host(store)) return store->places.bytes;
     return (int64_t)weft_mem_aligned_bytes(BLOCK_ALIGN,
                                            (size_t)store->matrix_bytes[layer]);
 }
@@ -65,6 +81,35 @@ static weft_status fill_sizes(weft_expert_store *store,
     return WEFT_OK;
 }
 
+static weft_status take_places(weft_expert_store *store,
+                               const weft_model_config *config, weft_err *err)
+{
+    places *const p = &store->places;
+    int64_t n_layer = 0, most = 0;
+    void *block = NULL;
+    if (is_on_host(store)) return WEFT_OK;
+    for (int32_t l = 0; l < config->n_layer; l++) {
+        n_layer += config->moe[l];
+        if (store->matrix_bytes[l] > most) most = store->matrix_bytes[l];
+    }
+    p->bytes = (most + PLACE_ALIGN - 1) / PLACE_ALIGN * PLACE_ALIGN;
+    int64_t n = n_layer * store->n_expert;
+    if (store->budget_bytes > 0 && store->budget_bytes / p->bytes < n)
+        n = store->budget_bytes / p->bytes;
+    store->budget_bytes = n * p->bytes;
+    if (n == 0) return WEFT_OK;
+    p->free = weft_mem_new((size_t)n, sizeof *p->free);
+    if (p->free == NULL)
+        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
+                         "no memory for %lld places of experts", (long long)n);
+    WEFT_TRY(weft_memory_alloc(&store->memory, store->budget_bytes, "experts",
+                               &block, err));
+    p->block = block;
+    for (; p->n < n; p->n++) p->free[p->n] = (int32_t)(n - 1 - p->n);
+    p->n_free = p->n;
+    return WEFT_OK;
+}
+
 weft_status weft_expert_store_create(const weft_model_config *config,
                                      weft_checkpoint *checkpoint,
                                      int64_t budget_bytes,
@@ -81,6 +126,7 @@ weft_status weft_expert_store_create(const weft_model_config *config,
         store->n_layer = config->n_layer;
         store->n_expert = config->n_expert;
         store->checkpoint = checkpoint;
+        store->memory = weft_checkpoint_memory(checkpoint);
         store->budget_bytes = budget_bytes;
         store->matrix_bytes =
             weft_mem_new(n_layer, sizeof *store->matrix_bytes);
@@ -93,6 +139,7 @@ weft_status weft_expert_store_create(const weft_model_config *config,
                        config->n_expert, config->n_layer);
     else
         st = fill_sizes(store, config, err);
+    if (st == WEFT_OK) st = take_places(store, config, err);
     if (st != WEFT_OK) {
         weft_expert_store_destroy(store);
         return st;
@@ -105,8 +152,11 @@ void weft_expert_store_destroy(weft_expert_store *store)
 {
     if (store == NULL) return;
     const int64_t n = (int64_t)store->n_layer * store->n_expert;
-    for (int64_t i = 0; store->table != NULL && i < n; i++)
-        weft_mem_free(store->table[i].block);
+    if (is_on_host(store))
+        for (int64_t i = 0; store->table != NULL && i < n; i++)
+            weft_mem_free(store->table[i].block);
+    weft_memory_free(&store->memory, store->places.block);
+    weft_mem_free(store->places.free);
     weft_mem_free(store->table);
     weft_mem_free(store->matrix_bytes);
     weft_mem_free(store);
@@ -121,18 +171,23 @@ int64_t weft_expert_store_bytes_of(const weft_expert_store *store,
 }
 
 /* Room in the budget, and of the machine. */
-static weft_status make_room(const weft_expert_store *store, int32_t layer,
+static weft_status make_room(weft_expert_store *store, int32_t layer,
                              int32_t expert, void **block_out, weft_err *err)
 {
     const int64_t need = block_bytes(store, layer);
     const int64_t used = atomic_load(&store->used_bytes);
     const int64_t total = store->budget_bytes;
-    if (total > 0 && need > total - used)
+    if ((total > 0 || !is_on_host(store)) && need > total - used)
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                          "layer %d expert %d: the budget of experts has no "
                          "room: needed %lld bytes, free %lld, total %lld",
                          layer, expert, (long long)need,
                          (long long)(total - used), (long long)total);
+    if (!is_on_host(store)) {
+        places *const p = &store->places;
+        *block_out = p->block + p->free[--p->n_free] * p->bytes;
+        return WEFT_OK;
+    }
     *block_out =
         weft_mem_new_aligned(BLOCK_ALIGN, (size_t)store->matrix_bytes[layer]);
     if (*block_out != NULL) return WEFT_OK;
@@ -140,6 +195,25 @@ static weft_status make_room(const weft_expert_store *store, int32_t layer,
                      "layer %d expert %d: the machine has no memory: needed "
                      "%lld bytes, %lld hold experts already",
                      layer, expert, (long long)need, (long long)used);
+}
+
+/* Of a device the place is free, of the host the pages go back to the system
+ * even where the heap keeps the block. */
+static void give_back(weft_expert_store *store, void *block, int64_t bytes)
+{
+    places *const p = &store->places;
+    if (!is_on_host(store)) {
+        const int64_t at = (unsigned char *)block - p->block;
+        p->free[p->n_free++] = (int32_t)(at / p->bytes);
+        return;
+    }
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    unsigned char *const at = block;
+    const uintptr_t skip = (page - (uintptr_t)at % page) % page;
+    const uintptr_t whole =
+        (uintptr_t)bytes > skip ? ((uintptr_t)bytes - skip) / page * page : 0;
+    if (whole > 0) (void)madvise(at + skip, whole, MADV_DONTNEED);
+    weft_mem_free(block);
 }
 
 static weft_status fill(weft_expert_store *store, int32_t layer, int32_t expert,
@@ -154,7 +228,7 @@ static weft_status fill(weft_expert_store *store, int32_t layer, int32_t expert,
     atomic_fetch_add(&store->loaded_bytes,
                      weft_checkpoint_read_bytes(store->checkpoint) - before);
     if (st != WEFT_OK) {
-        weft_mem_free(block);
+        give_back(store, block, store->matrix_bytes[layer]);
         return WEFT_WRAP(err, st, "layer %d expert %d", layer, expert);
     }
     h->block = block;
@@ -191,18 +265,6 @@ static void wait_until_quiet(weft_expert_store *store)
     atomic_store(&store->drop_waits, false);
 }
 
-/* The pages go back to the system even where the heap keeps the block. */
-static void give_back(void *block, int64_t bytes)
-{
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    unsigned char *const at = block;
-    const uintptr_t skip = (page - (uintptr_t)at % page) % page;
-    const uintptr_t whole =
-        (uintptr_t)bytes > skip ? ((uintptr_t)bytes - skip) / page * page : 0;
-    if (whole > 0) (void)madvise(at + skip, whole, MADV_DONTNEED);
-    weft_mem_free(block);
-}
-
 void weft_expert_store_drop(weft_expert_store *store, int32_t layer,
                             int32_t expert)
 {
@@ -210,7 +272,7 @@ void weft_expert_store_drop(weft_expert_store *store, int32_t layer,
     if (h == NULL || !atomic_load(&h->there)) return;
     atomic_store(&h->there, false);
     wait_until_quiet(store);
-    give_back(h->block, store->matrix_bytes[layer]);
+    give_back(store, h->block, store->matrix_bytes[layer]);
     h->block = NULL;
     atomic_fetch_sub(&store->n_experts, 1);
     atomic_fetch_sub(&store->used_bytes, block_bytes(store, layer));

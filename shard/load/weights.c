@@ -156,12 +156,11 @@ static weft_loader loader_of(const weft_checkpoint *cp)
                          .part = cp->part};
 }
 
-/* Of single experts, which are the host's. */
-static weft_loader expert_loader_of(const weft_checkpoint *cp)
+/* What of a single expert's block has been handed out. */
+static size_t placed(const weft_loader *loader)
 {
-    weft_loader loader = loader_of(cp);
-    loader.memory = (weft_memory){0};
-    return loader;
+    return weft_memory_is_host(&loader->memory) ? loader->used
+                                                : loader->device_used;
 }
 
 /* Places what the block begins with, then all weights. */
@@ -283,6 +282,11 @@ weft_status weft_checkpoint_set_memory(weft_checkpoint *checkpoint,
     return measure(checkpoint, NULL, NULL, err);
 }
 
+weft_memory weft_checkpoint_memory(const weft_checkpoint *checkpoint)
+{
+    return checkpoint->memory;
+}
+
 static weft_status check_expert(const weft_checkpoint *cp, int32_t layer,
                                 int32_t expert, weft_err *err)
 {
@@ -305,10 +309,10 @@ weft_status weft_checkpoint_expert_bytes(weft_checkpoint *checkpoint,
     size_t most = 0;
     WEFT_TRY(check_expert(checkpoint, layer, 0, err));
     for (int32_t e = 0; e < checkpoint->config.n_expert; e++) {
-        weft_loader loader = expert_loader_of(checkpoint);
+        weft_loader loader = loader_of(checkpoint);
         weft_mlp_weights unused;
         WEFT_TRY(weft_loader_expert(&loader, layer, e, &unused, err));
-        if (loader.used > most) most = loader.used;
+        if (placed(&loader) > most) most = placed(&loader);
     }
     *bytes_out = (int64_t)most;
     return WEFT_OK;
@@ -334,18 +338,20 @@ weft_status weft_checkpoint_load_expert(weft_checkpoint *checkpoint,
                                         weft_mlp_weights *out,
                                         uint64_t *hash_out, weft_err *err)
 {
-    weft_loader sizes = expert_loader_of(checkpoint);
+    const bool on_host = weft_memory_is_host(&checkpoint->memory);
+    weft_loader sizes = loader_of(checkpoint);
     weft_loader loader = sizes;
     weft_hash_wide hash;
     weft_hash_wide_begin(&hash);
     WEFT_TRY(check_expert(checkpoint, layer, expert, err));
     WEFT_TRY(weft_loader_expert(&sizes, layer, expert, out, err));
-    if (bytes < (int64_t)sizes.used)
+    if (bytes < (int64_t)placed(&sizes))
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
                          "layer %d: expert %d takes %zu bytes, given are %lld",
-                         layer, expert, sizes.used, (long long)bytes);
+                         layer, expert, placed(&sizes), (long long)bytes);
     WEFT_TRY(grow_staging(checkpoint, sizes.staging_need, err));
-    loader.base = block;
+    loader.base = on_host ? block : NULL;
+    loader.device_base = on_host ? NULL : block;
     loader.staging = checkpoint->staging;
     loader.hash = &hash;
     const weft_status st = weft_loader_expert(&loader, layer, expert, out, err);

@@ -112,20 +112,23 @@ typedef struct weft_part_of_model {
 WEFT_MUST_CHECK weft_status weft_checkpoint_set_part(
     weft_checkpoint *checkpoint, const weft_part_of_model *part, weft_err *err);
 
-/* Weights go to that memory, borrowed until the model's end; measure and load
- * are about it from here on. Single experts stay on the host. */
+/* Weights, those of single experts too, go to that memory, borrowed until the
+ * model's end; measure and load are about it from here on. */
 WEFT_MUST_CHECK weft_status weft_checkpoint_set_memory(
     weft_checkpoint *checkpoint, const weft_memory *memory, weft_err *err);
+weft_memory weft_checkpoint_memory(const weft_checkpoint *checkpoint);
 
 /* Bytes that one routed expert of that layer takes in memory: the largest, if
  * they are stored in different types. INVALID_ARGUMENT: no such expert. */
 WEFT_MUST_CHECK weft_status
 weft_checkpoint_expert_bytes(weft_checkpoint *checkpoint, int32_t layer,
                              int64_t *bytes_out, weft_err *err);
-/* Reads one routed expert into block [bytes], 64-byte aligned: the matrices
- * point into it, with the same bits as in a whole model. *hash_out is the wide
- * hash (node/base/hash.h) of the stored bytes, gate, up, down, each behind its
- * scales if it has any. One thread at a time. */
+/* Reads one routed expert into block [bytes], 64-byte aligned (256 of a
+ * device): the matrices point into it, with the same bits as in a whole model.
+ * *hash_out is the wide hash (node/base/hash.h) of the stored bytes, gate, up,
+ * down, each behind its scales if it has any. One thread at a time; with a
+ * device it is bound, and the block is whole when this returns. INTERNAL: the
+ * device is of no use any more. */
 WEFT_MUST_CHECK weft_status weft_checkpoint_load_expert(
     weft_checkpoint *checkpoint, int32_t layer, int32_t expert, void *block,
     int64_t bytes, weft_mlp_weights *out, uint64_t *hash_out, weft_err *err);

@@ -61,11 +61,14 @@ static void take_link(void *arg, weft_link *link, const weft_hello *peer)
 void pool_start_shard(pool *p, int32_t i, bool tcp)
 {
     pool_shard *const shard = &p->shards[i];
+    const bool on_host = weft_memory_is_host(&p->memory);
     ck_assert_ptr_null(shard->server);
     const weft_expert_server_options options = {
         .config = &shard->config,
         .store = shard->store,
-        .ops = harness_ops(NULL),
+        .ops = on_host ? harness_ops(NULL) : p->memory.api->ops,
+        .memory = &p->memory,
+        .profile = p->profile,
         .threads = 1,
         .max_rows = MAX_ROWS,
         .links_max = LINKS_MAX,
@@ -114,6 +117,8 @@ pool *pool_open(const char *dir, weft_profile profile,
     pool *const p = weft_mem_new(1, sizeof *p);
     p->n = options->n_shards;
     p->pulse = options->pulse;
+    p->profile = profile;
+    if (options->memory != NULL) p->memory = *options->memory;
     OK(weft_model_config_read(dir, NULL, NULL, &p->config, &err));
     p->hello = hello_of(p, WEFT_ROLE_LAYERS, "layers");
     for (int32_t i = 0; i < p->n; i++) {
@@ -121,6 +126,7 @@ pool *pool_open(const char *dir, weft_profile profile,
         OK(weft_model_config_read(dir, NULL, NULL, &shard->config, &err));
         OK(weft_checkpoint_open(dir, &shard->config, profile, NULL, NULL,
                                 &shard->checkpoint, &err));
+        OK(weft_checkpoint_set_memory(shard->checkpoint, &p->memory, &err));
         OK(weft_expert_store_create(&shard->config, shard->checkpoint, 0,
                                     &shard->store, &err));
         (void)snprintf(shard->peer.id, sizeof shard->peer.id, "e%d", i);
@@ -353,7 +359,14 @@ weft_status pool_compute(split_model *m, weft_exchange *exchange, pool_run *run,
 
 pool_results pool_reference(const char *dir, weft_profile profile)
 {
-    split_model *const m = split_open(dir, profile, 1, NULL, POOL_IDS);
+    return pool_reference_on(dir, profile, NULL);
+}
+
+pool_results pool_reference_on(const char *dir, weft_profile profile,
+                               const weft_memory *memory)
+{
+    split_model *const m =
+        split_open_on(dir, profile, 1, NULL, POOL_IDS, memory);
     pool_results want = pool_results_make(&m->stages[0].config);
     pool_run run = {0};
     OK(pool_compute(m, NULL, &run, &want, &err));
@@ -366,9 +379,16 @@ pool_results pool_reference(const char *dir, weft_profile profile)
 split_model *pool_model(const char *dir, weft_profile profile,
                         weft_exchange *exchange)
 {
+    return pool_model_on(dir, profile, exchange, NULL);
+}
+
+split_model *pool_model_on(const char *dir, weft_profile profile,
+                           weft_exchange *exchange, const weft_memory *memory)
+{
     /* Only says that experts are elsewhere; it is never asked. */
     split_experts *const elsewhere = weft_mem_new(1, sizeof *elsewhere);
-    split_model *const m = split_open(dir, profile, 1, elsewhere, POOL_IDS);
+    split_model *const m =
+        split_open_on(dir, profile, 1, elsewhere, POOL_IDS, memory);
     weft_mem_free(elsewhere);
     m->experts = weft_exchange_experts(exchange);
     return m;

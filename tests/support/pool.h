@@ -27,6 +27,8 @@ typedef struct pool_shard {
 typedef struct pool {
     weft_model_config config;
     weft_hello hello; /* of the layer shard */
+    weft_profile profile;
+    weft_memory memory; /* of the shards' experts */
     int32_t n;
     pool_shard shards[POOL_SHARDS_MAX];
     weft_pulse *pulse; /* NULL unless made by the test before pool_open */
@@ -35,7 +37,8 @@ typedef struct pool {
 typedef struct pool_options {
     int32_t n_shards;
     bool tcp;
-    bool holds_all; /* every shard holds every expert */
+    bool holds_all;            /* every shard holds every expert */
+    const weft_memory *memory; /* NULL: the host's; else the caller is bound */
     weft_pulse *pulse;
 } pool_options;
 
@@ -87,6 +90,8 @@ pool_results pool_results_make(const weft_model_config *config);
 void pool_results_drop(pool_results *results);
 /* As one process computes it. */
 pool_results pool_reference(const char *dir, weft_profile profile);
+pool_results pool_reference_on(const char *dir, weft_profile profile,
+                               const weft_memory *memory);
 /* Ends the test where they differ in a bit. */
 void pool_expect_same(const pool_results *want, const pool_results *got,
                       const char *what, int number);
@@ -94,6 +99,8 @@ void pool_expect_same(const pool_results *want, const pool_results *got,
 /* A model whose experts are asked through the exchange. */
 split_model *pool_model(const char *dir, weft_profile profile,
                         weft_exchange *exchange);
+split_model *pool_model_on(const char *dir, weft_profile profile,
+                           weft_exchange *exchange, const weft_memory *memory);
 void pool_model_close(split_model *model);
 
 typedef struct pool_run {

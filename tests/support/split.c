@@ -201,7 +201,8 @@ weft_experts split_experts_seam(split_experts *e)
 /* -- stages ---------------------------------------------------------------- */
 
 static void load_stage(split_stage *s, const char *dir, weft_profile profile,
-                       int32_t n_stages, int32_t stage, bool experts)
+                       int32_t n_stages, int32_t stage, bool experts,
+                       const weft_memory *memory)
 {
     weft_model_config whole;
     weft_checkpoint *checkpoint = NULL;
@@ -215,11 +216,13 @@ static void load_stage(split_stage *s, const char *dir, weft_profile profile,
                                      .head = stage == 0,
                                      .experts = experts};
     OK(weft_checkpoint_set_part(checkpoint, &part, &err));
+    OK(weft_checkpoint_set_memory(checkpoint, memory, &err));
     OK(weft_model_load(checkpoint, NULL, NULL, &s->model, &err));
     weft_checkpoint_close(checkpoint);
 }
 
-static void open_cache(split_stage *s, weft_profile profile, int32_t max_rows)
+static void open_cache(split_stage *s, weft_profile profile, int32_t max_rows,
+                       const weft_memory *memory)
 {
     OK(weft_kv_layout_make(&s->config,
                            profile == WEFT_EXACT ? WEFT_F32 : WEFT_BF16,
@@ -228,7 +231,7 @@ static void open_cache(split_stage *s, weft_profile profile, int32_t max_rows)
     const int64_t slabs = 2 * (int64_t)s->n_pages;
     OK(weft_kv_pool_create(&s->layout, slabs * s->layout.slab_bytes, &s->pool,
                            &err));
-    OK(weft_kv_store_create(&s->layout, slabs * s->layout.slab_bytes, NULL,
+    OK(weft_kv_store_create(&s->layout, slabs * s->layout.slab_bytes, memory,
                             &s->store, &err));
     for (int32_t k = 0; k < WEFT_KINDS; k++) {
         if (s->config.n_kind[k] == 0) continue;
@@ -242,7 +245,16 @@ static void open_cache(split_stage *s, weft_profile profile, int32_t max_rows)
 split_model *split_open(const char *dir, weft_profile profile, int32_t n_stages,
                         split_experts *experts, int32_t max_rows)
 {
+    return split_open_on(dir, profile, n_stages, experts, max_rows, NULL);
+}
+
+split_model *split_open_on(const char *dir, weft_profile profile,
+                           int32_t n_stages, split_experts *experts,
+                           int32_t max_rows, const weft_memory *memory)
+{
     split_model *const m = weft_mem_new(1, sizeof *m);
+    if (memory != NULL) m->memory = *memory;
+    const bool on_host = weft_memory_is_host(&m->memory);
     m->n_stages = n_stages;
     m->max_rows = max_rows;
     m->stages = weft_mem_new((size_t)n_stages, sizeof *m->stages);
@@ -250,15 +262,18 @@ split_model *split_open(const char *dir, weft_profile profile, int32_t n_stages,
     if (experts != NULL) m->experts = split_experts_seam(experts);
     for (int32_t i = 0; i < n_stages; i++) {
         split_stage *const s = &m->stages[i];
-        load_stage(s, dir, profile, n_stages, i, experts == NULL);
-        open_cache(s, profile, max_rows);
+        load_stage(s, dir, profile, n_stages, i, experts == NULL, &m->memory);
+        open_cache(s, profile, max_rows, &m->memory);
         for (int32_t lane = 0; lane < WEFT_STEP_LANES; lane++) {
             const weft_forward_options options = {
                 .max_rows = max_rows,
                 .max_logits_rows = i == 0 ? LOGITS_ROWS : 0,
                 .max_context = max_rows,
                 .profile = profile,
-                .ops = counted_ops(),
+                .ops = on_host ? counted_ops() : m->memory.api->ops,
+                .memory = &m->memory,
+                .max_sequences = 1,
+                .page_tokens = PAGE_TOKENS,
                 .threads = m->threads,
                 .n_threads = 1,
                 .experts = experts != NULL ? &m->experts : NULL,
@@ -333,6 +348,9 @@ static weft_status stage_step(split_stage *s, const int32_t *tokens,
     st = cut == 0
              ? weft_forward_step(s->lanes[0], &a, err)
              : weft_forward_step_pair(s->lanes[0], &a, s->lanes[1], &b, err);
+    if (st == WEFT_OK) st = weft_forward_fetch_hidden(s->lanes[0], err);
+    if (st == WEFT_OK && cut > 0)
+        st = weft_forward_fetch_hidden(s->lanes[1], err);
     if (st == WEFT_OK) {
         memcpy(hidden_out, weft_forward_hidden(s->lanes[0]),
                (size_t)(n_a * width) * sizeof *hidden_out);

@@ -59,6 +59,7 @@ typedef struct split_model {
     int32_t n_stages, max_rows;
     weft_threads *threads;
     weft_experts experts;
+    weft_memory memory; /* of the ops */
     split_stage *stages;
 } split_model;
 
@@ -66,6 +67,11 @@ typedef struct split_model {
  * own weights. */
 split_model *split_open(const char *dir, weft_profile profile, int32_t n_stages,
                         split_experts *experts, int32_t max_rows);
+/* The same on a device, to which the calling thread is bound; all stages share
+ * it. NULL: on the host. */
+split_model *split_open_on(const char *dir, weft_profile profile,
+                           int32_t n_stages, split_experts *experts,
+                           int32_t max_rows, const weft_memory *memory);
 void split_close(split_model *model);
 /* Debug builds: the cache holds NaN again. */
 void split_forget(split_model *model);
