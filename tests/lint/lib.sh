@@ -7,7 +7,8 @@ sources() {
         [ ! -d "$folder" ] || echo "$folder"
     done | xargs -I{} find {} \
         \( -path '*/build' -o -path 'tests/data' -o -path '*/.venv' \) -prune \
-        -o -type f \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) \
+        -o -type f \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \
+            -o -name '*.cc' \) \
         ! -name '*.pb-c.[ch]' -print | LC_ALL=C sort
 }
 
