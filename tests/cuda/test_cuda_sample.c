@@ -340,6 +340,40 @@ START_TEST(min_p_is_reached_by_equals)
 }
 END_TEST
 
+/* Weights that are all 1 are the largest sum that there is. */
+START_TEST(equals_share_the_whole)
+{
+    static const int32_t vocabs[] = {2, 32, 1024};
+    int32_t n_whole[3] = {0};
+    for (int32_t i = 0; i < 18; i++) {
+        bench b;
+        int32_t tokens[ROWS_MAX], n_first = 0;
+        make_bench(&b, 5000 + (uint64_t)i, vocabs[i % 3], ROWS_MAX);
+        for (int32_t r = 0; r < b.n_row; r++) {
+            for (int32_t k = 0; k < b.vocab; k++)
+                b.logits[r * b.stride + k] = 3.0f;
+            b.jobs[r].sampling =
+                (weft_sampling){.temperature = 0.7f,
+                                .top_p = i % 2 == 0 ? 1.0f : 0.6f,
+                                .repetition_penalty = 1.0f,
+                                .seed = (uint64_t)r};
+            b.jobs[r].n_stop_ids = 0;
+        }
+        choose_on_host(&b);
+        choose_on_device(&b, 0, b.n_row, tokens);
+        for (int32_t r = 0; r < b.n_row; r++) {
+            assert_row(&b, r, tokens[r]);
+            n_first += tokens[r] == tokens[0];
+        }
+        const bool whole = b.config.n_suppressed_ids == 0;
+        ck_assert(!whole || n_first < b.n_row);
+        n_whole[i % 3] += whole;
+        free_bench(&b);
+    }
+    for (int32_t i = 0; i < 3; i++) ck_assert_int_gt(n_whole[i], 0);
+}
+END_TEST
+
 /* 1 MiB of scratch has room for 3 rows of 40000. */
 START_TEST(small_scratch_cuts_rows)
 {
@@ -366,6 +400,7 @@ int main(void)
     device_kit_need();
     const TTest *const tests[] = {
         tokens_are_the_host_samplers, draws_follow_seed_and_position,
-        min_p_is_reached_by_equals, small_scratch_cuts_rows};
+        min_p_is_reached_by_equals, equals_share_the_whole,
+        small_scratch_cuts_rows};
     return WEFT_SUITE_RUN("cuda_sample", tests);
 }
