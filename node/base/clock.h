@@ -4,6 +4,14 @@
 
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 uint64_t weft_clock_now_ns(void); /* CLOCK_MONOTONIC */
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
