@@ -246,6 +246,33 @@ START_TEST(route_of_nan_takes_different_experts)
 }
 END_TEST
 
+/* More slots than a sum has lanes, and scores that are next to nothing. */
+START_TEST(route_weighs_many_and_faint_scores)
+{
+    (void)device_kit_open();
+    enum { N = 64, ROWS = 3 };
+    weft_kernel_check c = {.seed = 34};
+    for (int32_t i = 0; i < 24; i++) {
+        float logits[ROWS * N];
+        const float off = i % 3 == 2 ? 60.0f : 0.0f;
+        for (int32_t k = 0; k < ROWS * N; k++)
+            logits[k] = weft_kit_float(&c, 2.0f) - off;
+        const weft_route op = {.logits = logits,
+                               .logits_stride = N,
+                               .n_row = ROWS,
+                               .n_expert = N,
+                               .top_k = 17 + i,
+                               .n_group = 1,
+                               .topk_group = 1,
+                               .scoring = WEFT_SIGMOID,
+                               .norm_topk = i % 2 == 0,
+                               .dynamic_rsf = i % 4 > 0,
+                               .scale = 2.5f};
+        compare_route(&op, "many slots");
+    }
+}
+END_TEST
+
 /* --- Pairs by expert ----------------------------------------------------- */
 
 static void group_case(weft_kernel_check *c, int32_t n_row, int32_t top_k,
@@ -448,6 +475,7 @@ int main(void)
                                   route_takes_many_experts,
                                   route_ranks_nan_last,
                                   route_of_nan_takes_different_experts,
+                                  route_weighs_many_and_faint_scores,
                                   group_orders_pairs,
                                   group_orders_many_pairs,
                                   combine_has_the_reference_bits};
