@@ -10,7 +10,7 @@
 
 enum {
     PATH_BYTES = 4096,
-    THREADS_MAX = 16, /* that begin work on the device: stages, and start-up */
+    THREADS_MAX = 64, /* that a device's library takes */
     SCRATCH_MIB = 64,
 };
 
@@ -59,10 +59,25 @@ static weft_status open_library(const char *name, weft_backend *b,
     return WEFT_OK;
 }
 
-static weft_status open_named(const char *name, weft_backend *b, weft_err *err)
+/* Who begins work on the device: the main thread while it starts, then every
+ * stage and expert shard of the process; of a shard its loader or builder. */
+static int32_t threads_of(const weft_options *o)
+{
+    if (o->command == WEFT_COMMAND_SHARD) return 3;
+    return 1 + o->stages + (o->expert_shards > 1 ? o->expert_shards : 0);
+}
+
+static weft_status open_named(const char *name, const weft_options *o,
+                              weft_backend *b, weft_err *err)
 {
     const weft_device_options options = {.scratch_bytes = SCRATCH_MIB * MIB,
-                                         .threads_max = THREADS_MAX};
+                                         .threads_max = threads_of(o)};
+    if (options.threads_max > THREADS_MAX)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "--backend %s: --stages %d and --expert-shards %d are "
+                         "%d threads on one device, and it takes %d",
+                         name, o->stages, o->expert_shards, options.threads_max,
+                         THREADS_MAX);
     WEFT_TRY(open_library(name, b, err));
     WEFT_ASSERT(b->memory.api != NULL);
     const weft_status st =
@@ -75,17 +90,6 @@ static weft_status open_named(const char *name, weft_backend *b, weft_err *err)
              b->info.index, b->info.n_devices, b->info.name, b->info.sm,
              (long long)(b->info.free_bytes / MIB),
              (long long)(b->info.total_bytes / MIB));
-    return WEFT_OK;
-}
-
-/* What a device cannot do, by name, before anything is loaded. */
-static weft_status check_flags(const weft_options *o, weft_err *err)
-{
-    if (o->expert_shards > 1)
-        return WEFT_FAIL(err, WEFT_UNIMPLEMENTED,
-                         "--expert-shards %d with --backend %s is not built; "
-                         "accepted is 1",
-                         o->expert_shards, o->backend);
     return WEFT_OK;
 }
 
@@ -106,9 +110,8 @@ weft_status weft_backend_open(const weft_options *options,
 #endif
     /* Without the library there is nothing to say: most machines have none. */
     if (choose && find_library("cuda", path, NULL) != WEFT_OK) return WEFT_OK;
-    weft_status st = check_flags(options, &why);
-    if (st == WEFT_OK)
-        st = open_named(choose ? "cuda" : options->backend, &b, &why);
+    const weft_status st =
+        open_named(choose ? "cuda" : options->backend, options, &b, &why);
     if (st == WEFT_OK) {
         *backend_out = b;
         return WEFT_OK;
@@ -130,6 +133,35 @@ void weft_backend_close(weft_backend *backend)
     *backend = (weft_backend){0};
 }
 
+void weft_backend_identity(const weft_backend *backend, weft_profile profile,
+                           char text_out[WEFT_IDENTITY_BYTES])
+{
+    if (backend->opened == NULL)
+        (void)snprintf(text_out, WEFT_IDENTITY_BYTES, "cpu");
+    else
+        (void)snprintf(text_out, WEFT_IDENTITY_BYTES, "%.40s.sm%d.%s",
+                       backend->memory.api->identity, backend->info.sm,
+                       profile == WEFT_EXACT ? "exact" : "bf16");
+}
+
+void weft_backend_device(const weft_backend *backend, char *text_out,
+                         size_t bytes)
+{
+    if (backend->opened == NULL)
+        (void)snprintf(text_out, bytes, "cpu");
+    else
+        (void)snprintf(text_out, bytes, "%s:%d %.40s",
+                       backend->memory.api->name, backend->info.index,
+                       backend->info.name);
+}
+
+int64_t weft_backend_free_bytes(const weft_backend *backend)
+{
+    weft_device_info info;
+    backend->memory.api->get_info(backend->memory.device, &info);
+    return info.free_bytes - info.free_bytes / 64;
+}
+
 void weft_backend_apply(const weft_backend *backend,
                         weft_engine_options *engine)
 {
@@ -143,12 +175,14 @@ weft_status weft_backend_plan(const weft_backend *backend,
                               const weft_model_config *config,
                               const weft_engine_options *engine,
                               int64_t kv_bytes, int64_t weights_bytes,
-                              int64_t *kv_bytes_out, weft_err *err)
+                              int64_t parts_bytes, int64_t *kv_bytes_out,
+                              weft_err *err)
 {
     weft_device_info info;
     int64_t useful = 0;
     backend->memory.api->get_info(backend->memory.device, &info);
-    const int64_t buffers = weft_engine_device_bytes(config, engine);
+    const int64_t buffers =
+        weft_engine_device_bytes(config, engine) + parts_bytes;
     const int64_t left =
         info.free_bytes - weights_bytes - buffers - info.free_bytes / 64;
     WEFT_TRY(weft_memory_useful_kv(config, engine, &useful, err));

@@ -13,6 +13,7 @@
 
 #include "node/app/memory.h"
 #include "node/app/options.h"
+#include "shard/link/hello.h"
 
 typedef struct weft_backend {
     void *opened;       /* its library; NULL: the CPU */
@@ -28,18 +29,30 @@ WEFT_MUST_CHECK weft_status weft_backend_open(const weft_options *options,
                                               weft_err *err);
 void weft_backend_close(weft_backend *backend); /* {0} is fine */
 
+/* What decides bits, for the handshake of shards: "cpu", or of a device backend
+ * and version of its sums, kind of device and profile, as experts on a device
+ * round what they read: "cuda-1.sm90.bf16". */
+void weft_backend_identity(const weft_backend *backend, weft_profile profile,
+                           char text_out[WEFT_IDENTITY_BYTES]);
+/* For people: "cpu", or "cuda:0 NVIDIA H100 80GB HBM3". */
+void weft_backend_device(const weft_backend *backend, char *text_out,
+                         size_t bytes);
+/* Of a device: what may still be taken of its memory; a 64th stays free. */
+int64_t weft_backend_free_bytes(const weft_backend *backend);
+
 /* The engine's ops and memory are the backend's, which is borrowed. Without a
  * device nothing changes. */
 void weft_backend_apply(const weft_backend *backend,
                         weft_engine_options *engine);
 
 /* Of a device: sets what of its free memory is for KV pages. kv_bytes 0: what
- * is left beside weights and step buffers, never more than sequences could use.
+ * is left beside weights and step buffers (parts_bytes: of parts of this
+ * process beside the engine), never more than sequences could use.
  * RESOURCE_EXHAUSTED: names needed and free bytes. */
-WEFT_MUST_CHECK weft_status
-weft_backend_plan(const weft_backend *backend, const weft_model_config *config,
-                  const weft_engine_options *engine, int64_t kv_bytes,
-                  int64_t weights_bytes, int64_t *kv_bytes_out, weft_err *err);
+WEFT_MUST_CHECK weft_status weft_backend_plan(
+    const weft_backend *backend, const weft_model_config *config,
+    const weft_engine_options *engine, int64_t kv_bytes, int64_t weights_bytes,
+    int64_t parts_bytes, int64_t *kv_bytes_out, weft_err *err);
 
 /* Names of backends that this machine could try, for `weft version`. */
 int32_t weft_backend_names(const char *names_out[3]);

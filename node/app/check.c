@@ -7,6 +7,7 @@
 
 #include "node/app/backend.h"
 #include "node/app/commands.h"
+#include "node/app/inside.h"
 #include "node/app/memory.h"
 #include "node/app/model_open.h"
 #include "node/base/mem.h"
@@ -225,7 +226,8 @@ static weft_status examine(const weft_options *options, json_t *ignored,
         st = weft_backend_plan(
             &backend, &o.config, &e, options->kv_bytes,
             weft_checkpoint_get_stats(o.checkpoint)->device_bytes,
-            &memory.kv_bytes, err);
+            weft_inside_device_bytes(options, &o.config, &e), &memory.kv_bytes,
+            err);
     memory.kv_given = options->kv_bytes > 0;
     if (st == WEFT_OK)
         st = weft_kv_pool_create(&layout, memory.kv_bytes, &pool, err);

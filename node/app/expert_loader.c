@@ -153,6 +153,11 @@ static void end_load(weft_expert_loader *l, uint64_t epoch, bool held)
     (void)pthread_mutex_unlock(&l->lock);
 }
 
+static void tell_failed(const weft_expert_loader *l, const weft_err *why)
+{
+    if (l->options.failed != NULL) l->options.failed(l->options.arg, why);
+}
+
 static void load(weft_expert_loader *l, const weft_placement *p)
 {
     weft_err err = {0};
@@ -163,6 +168,7 @@ static void load(weft_expert_loader *l, const weft_placement *p)
     const weft_status st = load_with_room(l, p, &err);
     weft_expert_store_get_stats(l->options.store, &after);
     end_load(l, p->epoch, st == WEFT_OK);
+    if (st == WEFT_INTERNAL) tell_failed(l, &err);
     if (st == WEFT_CANCELLED) return;
     const int64_t bytes = after.loaded_bytes - before.loaded_bytes;
     const double seconds = (double)(weft_clock_now_ns() - from_ns) * 1e-9;
@@ -219,6 +225,10 @@ static void *run(void *arg)
     int32_t n_layer = 0, n_expert = 0;
     weft_placement *p = NULL;
     bool sweeps = false;
+    weft_err err = {0};
+    const weft_memory *const memory = l->options.memory;
+    if (memory != NULL && weft_memory_bind(memory, &err) != WEFT_OK)
+        tell_failed(l, &err);
     while (next(l, &p, &sweeps)) {
         if (p != NULL) {
             n_layer = p->n_layer;
@@ -229,6 +239,7 @@ static void *run(void *arg)
         weft_placement_destroy(p);
     }
     weft_placement_destroy(p);
+    if (memory != NULL) weft_memory_unbind(memory);
     return NULL;
 }
 

@@ -17,12 +17,17 @@
 typedef struct weft_expert_loader weft_expert_loader;
 
 typedef struct weft_expert_loader_options {
-    weft_expert_store *store; /* borrowed; the loader alone changes it */
-    const char *id;           /* whose part of placements is loaded; copied */
+    weft_expert_store *store;  /* borrowed; the loader alone changes it */
+    const weft_memory *memory; /* of the store's experts, borrowed; NULL: the
+                                  host's */
+    const char *id;            /* whose part of placements is loaded; copied */
     /* Loading for that epoch has ended; text NULL: all of it is held. Loader's
      * thread. Not told of an epoch that counts no more. */
     void (*loaded)(void *arg, uint64_t epoch, int64_t loaded_bytes,
                    const char *text);
+    /* The device is of no use any more; loader's thread, before `loaded`. May
+     * be NULL. */
+    void (*failed)(void *arg, const weft_err *why);
     void *arg;
 } weft_expert_loader_options;
 

@@ -42,6 +42,28 @@ bool weft_inside_is_wanted(const weft_options *options)
     return options->stages > 1 || options->expert_shards > 1;
 }
 
+static int32_t n_experts_apart(const weft_options *options,
+                               const weft_model_config *config)
+{
+    return options->expert_shards > 1 && config->n_expert > 0
+               ? options->expert_shards
+               : 0;
+}
+
+/* A stage counts as much as the whole model would. */
+int64_t weft_inside_device_bytes(const weft_options *options,
+                                 const weft_model_config *config,
+                                 const weft_engine_options *engine)
+{
+    weft_engine_options each = *engine;
+    const int64_t n = n_experts_apart(options, config);
+    if (!weft_inside_is_wanted(options)) return 0;
+    each.experts_elsewhere = n > 0;
+    return options->stages * weft_engine_device_bytes(config, &each) +
+           n * weft_expert_server_device_bytes(config) -
+           weft_engine_device_bytes(config, engine);
+}
+
 /* -- stages --------------------------------------------------------------- */
 
 /* What full contexts need, for each stage: a little more in all than uncut,
@@ -161,6 +183,21 @@ static weft_status place(weft_inside *p, weft_err *err)
     return WEFT_OK;
 }
 
+/* On a device as much as the shard's part takes. */
+static weft_status create_store(weft_inside *p, int32_t shard, weft_err *err)
+{
+    const weft_model_config *const c = &p->opened->config;
+    int64_t n = 0, budget = 0;
+    for (int32_t l = 0; l < p->placement->n_layer; l++)
+        for (int32_t e = 0; e < p->placement->n_expert; e++)
+            n += weft_placement_owns(p->placement, shard, l, e);
+    WEFT_TRY(
+        weft_expert_store_budget(c, p->opened->checkpoint, n, &budget, err));
+    return weft_expert_store_create(c, p->opened->checkpoint,
+                                    p->engine.memory != NULL ? budget : 0,
+                                    &p->experts[shard].store, err);
+}
+
 static weft_status load_experts(weft_inside *p, int32_t shard, weft_err *err)
 {
     uint64_t hash = 0;
@@ -177,13 +214,14 @@ static weft_status start_expert(weft_inside *p, int32_t shard, weft_err *err)
 {
     inside_expert *const one = &p->experts[shard];
     const weft_model_config *const c = &p->opened->config;
-    WEFT_TRY(weft_expert_store_create(c, p->opened->checkpoint, 0, &one->store,
-                                      err));
+    WEFT_TRY(create_store(p, shard, err));
     WEFT_TRY(load_experts(p, shard, err));
     const weft_expert_server_options options = {
         .config = c,
         .store = one->store,
         .ops = p->engine.ops,
+        .memory = p->engine.memory,
+        .profile = p->engine.profile,
         .threads = p->engine.threads,
         .max_rows = WEFT_DISPATCH_ROWS_MAX,
         .links_max = WEFT_STAGES_MAX,
@@ -260,11 +298,9 @@ weft_status weft_inside_create(const weft_options *options,
 {
     weft_inside *const p = weft_mem_new(1, sizeof *p);
     if (p == NULL) return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED, "no memory");
-    const bool apart =
-        options->expert_shards > 1 && opened->config.n_expert > 0;
     p->opened = opened;
     p->n_stages = options->stages;
-    p->n_experts = apart ? options->expert_shards : 0;
+    p->n_experts = n_experts_apart(options, &opened->config);
     p->engine = *engine_io;
     /* While one part computes, most others wait for it. */
     p->engine.threads = engine_io->threads / (p->n_stages + p->n_experts);

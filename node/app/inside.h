@@ -14,6 +14,11 @@ typedef struct weft_inside weft_inside;
 /* With one stage and one expert shard everything is in the engine itself. */
 bool weft_inside_is_wanted(const weft_options *options);
 
+/* Bytes of a device that the parts take beside the weights and the engine. */
+int64_t weft_inside_device_bytes(const weft_options *options,
+                                 const weft_model_config *config,
+                                 const weft_engine_options *engine);
+
 /* Loads the weights of all parts and starts them. engine_io: options of an
  * engine for the whole model, with kv_bytes resolved; made into those of stage
  * 0, with its share of KV bytes and threads. opened stays as it is and open

@@ -92,7 +92,9 @@ static void *build(void *arg)
     weft_layers *const l = arg;
     int64_t kv_bytes[WEFT_STAGES_MAX] = {0};
     weft_status st = wait_for_stages(l, kv_bytes, &err);
+    if (st == WEFT_OK) st = weft_memory_bind(&l->shard.backend.memory, &err);
     if (st == WEFT_OK) st = build_engine(l, kv_bytes, &err);
+    weft_memory_unbind(&l->shard.backend.memory);
     if (st == WEFT_CANCELLED) return NULL;
     if (st == WEFT_OK) {
         if (!atomic_load(&l->shard.draining))

@@ -46,7 +46,7 @@ static weft_status take_id(weft_membership *m, const char *bound_address,
 }
 
 static void fill_hello(weft_membership *m, const weft_model_config *config,
-                       weft_checkpoint *checkpoint)
+                       weft_checkpoint *checkpoint, const char *identity)
 {
     const weft_options *const o = m->options;
     weft_hello *const h = &m->hello;
@@ -64,8 +64,8 @@ static void fill_hello(weft_membership *m, const weft_model_config *config,
                    weft_version_text(), weft_version_commit());
     (void)snprintf(h->cluster, sizeof h->cluster, "%s", o->cluster);
     (void)snprintf(h->id, sizeof h->id, "%s", m->id);
-    if (o->role != WEFT_ROLE_ROUTER)
-        (void)snprintf(h->identity, sizeof h->identity, "cpu");
+    if (identity != NULL)
+        (void)snprintf(h->identity, sizeof h->identity, "%s", identity);
     if (o->role != WEFT_ROLE_LAYERS) return;
     h->group = o->group;
     h->stage = o->stage;
@@ -98,7 +98,8 @@ weft_status weft_membership_begin(weft_membership *m,
                                   const weft_options *options,
                                   const weft_model_config *config,
                                   weft_checkpoint *checkpoint,
-                                  const char *bound_address, weft_err *err)
+                                  const char *bound_address,
+                                  const char *identity, weft_err *err)
 {
     const weft_tls_files files = {.cert_file = options->link_cert,
                                   .key_file = options->link_key,
@@ -106,7 +107,7 @@ weft_status weft_membership_begin(weft_membership *m,
     *m = (weft_membership){.options = options};
     (void)pthread_mutex_init(&m->lock, NULL);
     WEFT_TRY(take_id(m, bound_address, err));
-    fill_hello(m, config, checkpoint);
+    fill_hello(m, config, checkpoint, identity);
     WEFT_TRY(take_shape(m, config, checkpoint, err));
     WEFT_TRY(weft_tls_create(&files, &m->tls, err));
     return weft_pulse_start(WEFT_PULSE_NS, &m->pulse, err);

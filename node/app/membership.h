@@ -30,11 +30,12 @@ typedef struct weft_membership {
 /* id, hello, TLS and pulse. config is borrowed until end; the shape is that of
  * the whole model. checkpoint NULL: only the config was read, so neither the
  * weights' hash nor the bytes of experts are known. port: of a router without
- * --id, whose name it is part of. */
+ * --id, whose name it is part of. identity: of what is computed here (hello.h);
+ * NULL: a router's, which computes nothing. */
 WEFT_MUST_CHECK weft_status weft_membership_begin(
     weft_membership *m, const weft_options *options,
     const weft_model_config *config, weft_checkpoint *checkpoint,
-    const char *bound_address, weft_err *err);
+    const char *bound_address, const char *identity, weft_err *err);
 
 /* Options of links that take in frames within these limits. */
 weft_link_options weft_membership_link(const weft_frame_limits *limits);

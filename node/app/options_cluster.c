@@ -90,7 +90,6 @@ static weft_status check_role(const weft_options *o, weft_err *err)
         WEFT_FLAG_GROUP,    WEFT_FLAG_STAGE,       WEFT_FLAG_STAGES,
         WEFT_FLAG_KV_BYTES, WEFT_FLAG_PAGE_TOKENS, WEFT_FLAG_CHUNK_TOKENS,
         WEFT_FLAG_MAX_SEQS, WEFT_FLAG_MAX_QUEUE,   WEFT_FLAG_MAX_CONTEXT,
-        WEFT_FLAG_PROFILE,
     };
     static const weft_flag of_experts[] = {WEFT_FLAG_EXPERT_BYTES};
     if (strcmp(o->role_name, "experts") == 0)

@@ -178,7 +178,7 @@ static weft_status join(process *p, weft_doing *doing_out, weft_err *err)
     weft_member self = {.state = WEFT_MEMBER_SERVING};
     p->member_begun = true;
     WEFT_TRY(weft_membership_begin(&p->member, p->options, &p->opened.config,
-                                   NULL, bound, err));
+                                   NULL, bound, NULL, err));
     WEFT_TRY(create_peers(p, err));
     WEFT_TRY(weft_membership_address(&p->member, bound, self.address, err));
     WEFT_TRY(weft_membership_join(&p->member, &self, &ops, doing_out, err));

@@ -126,10 +126,12 @@ static weft_status plan_memory(serve *s, weft_err *err)
                                    on_device ? 0 : s->options->kv_bytes,
                                    stats->resident_bytes, &s->memory, err));
     if (on_device)
-        WEFT_TRY(weft_backend_plan(&s->backend, &s->opened.config,
-                                   &s->engine_options, s->options->kv_bytes,
-                                   stats->device_bytes, &s->memory.kv_bytes,
-                                   err));
+        WEFT_TRY(weft_backend_plan(
+            &s->backend, &s->opened.config, &s->engine_options,
+            s->options->kv_bytes, stats->device_bytes,
+            weft_inside_device_bytes(s->options, &s->opened.config,
+                                     &s->engine_options),
+            &s->memory.kv_bytes, err));
     s->memory.kv_given = s->options->kv_bytes > 0;
     s->engine_options.kv_bytes = s->memory.kv_bytes;
     tell_memory(s);

@@ -26,11 +26,19 @@ static weft_status open_files(weft_shard *s, weft_err *err)
     return st;
 }
 
+static weft_status open_backend(weft_shard *s, weft_err *err)
+{
+    WEFT_TRY(weft_backend_open(s->options, &s->backend, err));
+    weft_backend_apply(&s->backend, &s->engine);
+    return weft_checkpoint_set_memory(s->checkpoint, &s->backend.memory, err);
+}
+
 weft_status weft_shard_open(weft_shard *s, const weft_options *options,
                             weft_doing *doing_out, weft_err *err)
 {
     s->options = options;
     (void)pthread_mutex_init(&s->joined_lock, NULL);
+    (void)pthread_mutex_init(&s->ending_lock, NULL);
     *doing_out = WEFT_DOING_START;
     WEFT_TRY(weft_start_raise_descriptors(err));
     *doing_out = WEFT_DOING_LOAD;
@@ -44,14 +52,11 @@ weft_status weft_shard_open(weft_shard *s, const weft_options *options,
     WEFT_TRY(weft_start_check_port("--http", &options->http, err));
     WEFT_TRY(weft_metrics_create(&s->metrics, err));
     WEFT_TRY(weft_model_engine_options(options, &s->config, &s->engine, err));
-    if (strcmp(options->backend, "auto") != 0 &&
-        strcmp(options->backend, "cpu") != 0)
-        return WEFT_FAIL(err, WEFT_UNIMPLEMENTED,
-                         "--backend %s of a shard is not built; accepted are "
-                         "auto and cpu",
-                         options->backend);
+    WEFT_TRY(open_backend(s, err));
+    char identity[WEFT_IDENTITY_BYTES];
+    weft_backend_identity(&s->backend, options->profile, identity);
     return weft_membership_begin(&s->member, options, &s->config, s->checkpoint,
-                                 options->listen.text, err);
+                                 options->listen.text, identity, err);
 }
 
 static void set_joined(weft_shard *s, bool joined)
@@ -106,7 +111,7 @@ weft_status weft_shard_join(weft_shard *s, const weft_member *self,
 {
     weft_member member = *self;
     memcpy(member.address, s->address, sizeof member.address);
-    (void)snprintf(member.device, sizeof member.device, "cpu");
+    weft_backend_device(&s->backend, member.device, sizeof member.device);
     WEFT_TRY(weft_membership_join(&s->member, &member, ops, doing_out, err));
     weft_link_server_set_own(s->links, &s->member.hello);
     set_joined(s, true);
@@ -137,6 +142,7 @@ static int readyz(void *arg, weft_buf *body)
 {
     char reason[160] = "";
     weft_shard *const s = arg;
+    if (atomic_load(&s->ending)) return answer(body, "it ends");
     if (atomic_load(&s->draining)) return answer(body, "draining");
     if (!s->is_ready(s, reason, sizeof reason)) return answer(body, reason);
     return healthz(arg, body);
@@ -193,28 +199,47 @@ weft_status weft_shard_tell_ready(weft_shard *s, weft_err *err)
     return WEFT_FAIL(err, WEFT_UNAVAILABLE, "stdout cannot be written");
 }
 
-void weft_shard_fence(weft_shard *s, const char *text)
+/* The first reason stays. */
+static void end_by_itself(weft_shard *s, const char *event, const weft_err *why)
 {
-    if (atomic_load(&s->fenced)) return;
-    weft_log(WEFT_LOG_ERROR, "shard", "fenced", "reason \"%s\"", text);
-    (void)snprintf(s->fenced_text, sizeof s->fenced_text, "%s", text);
-    atomic_store(&s->fenced, true);
-    weft_lifecycle_drain("fenced");
+    (void)pthread_mutex_lock(&s->ending_lock);
+    const bool first = !atomic_load(&s->ending);
+    if (first) s->why = *why;
+    atomic_store(&s->ending, true);
+    (void)pthread_mutex_unlock(&s->ending_lock);
+    if (!first) return;
+    weft_log(WEFT_LOG_ERROR, "shard", event, "reason \"%s\"", why->text);
+    weft_lifecycle_drain(event);
 }
 
-static weft_status check_fenced(const weft_shard *s, weft_err *err)
+void weft_shard_fence(weft_shard *s, const char *text)
 {
-    if (!atomic_load(&s->fenced)) return WEFT_OK;
-    return WEFT_FAIL(err, WEFT_FAILED_PRECONDITION, "fenced: %s",
-                     s->fenced_text);
+    weft_err why = {0};
+    (void)WEFT_FAIL(&why, WEFT_FAILED_PRECONDITION, "fenced: %s", text);
+    end_by_itself(s, "fenced", &why);
+}
+
+void weft_shard_fail(void *arg, const weft_err *device)
+{
+    weft_err why = {0};
+    (void)WEFT_FAIL(&why, WEFT_UNAVAILABLE, "the device failed: %s",
+                    device->text);
+    end_by_itself(arg, "device_failed", &why);
+}
+
+weft_status weft_shard_check(weft_shard *s, weft_err *err)
+{
+    if (!atomic_load(&s->ending)) return WEFT_OK;
+    *err = s->why;
+    return s->why.status;
 }
 
 weft_status weft_shard_wait(weft_shard *s, weft_err *err)
 {
-    WEFT_TRY(check_fenced(s, err));
+    WEFT_TRY(weft_shard_check(s, err));
     weft_lifecycle_wait_for_drain();
     atomic_store(&s->draining, true);
-    return check_fenced(s, err);
+    return weft_shard_check(s, err);
 }
 
 bool weft_shard_sees_router(weft_shard *s)
@@ -254,6 +279,8 @@ void weft_shard_close(weft_shard *s)
     weft_shard_close_links(s);
     weft_membership_end(&s->member);
     weft_checkpoint_close(s->checkpoint);
+    weft_backend_close(&s->backend);
     weft_metrics_destroy(s->metrics);
     (void)pthread_mutex_destroy(&s->joined_lock);
+    (void)pthread_mutex_destroy(&s->ending_lock);
 }

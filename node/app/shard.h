@@ -2,7 +2,7 @@
  * HTTP port, and a place in the cluster. shard_experts.c and shard_layers.c
  * build on it.
  *
- * Threads: the main one; weft_shard_fence by any.
+ * Threads: the main one; weft_shard_fence and weft_shard_fail by any.
  */
 #ifndef WEFT_NODE_APP_SHARD_H
 #define WEFT_NODE_APP_SHARD_H
@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "node/app/backend.h"
 #include "node/app/membership.h"
 #include "node/obs/metrics.h"
 #include "node/rpc/http/http.h"
@@ -20,6 +21,7 @@ typedef struct weft_shard {
     weft_model_config config; /* of the whole model */
     weft_checkpoint *checkpoint;
     weft_engine_options engine; /* threads, ops and so on out of flags */
+    weft_backend backend;       /* the main thread is bound to it */
     weft_membership member;
     weft_link_server *links;
     pthread_mutex_t joined_lock;
@@ -27,8 +29,9 @@ typedef struct weft_shard {
     char address[WEFT_ADDRESS_BYTES]; /* told to others */
     weft_http_server *http;
     weft_metrics *metrics;
-    _Atomic bool fenced, draining;
-    char fenced_text[160];
+    _Atomic bool ending, draining;
+    pthread_mutex_t ending_lock;
+    weft_err why; /* it ends by itself; whole once `ending` is set */
     /* What readiness and metrics are asked of: the role's. */
     bool (*is_ready)(struct weft_shard *shard, char *reason, size_t bytes);
     void (*refresh)(struct weft_shard *shard, weft_metrics *metrics);
@@ -38,7 +41,8 @@ typedef struct weft_shard {
     uint64_t (*progress_ns)(struct weft_shard *shard); /* NULL: never hangs */
 } weft_shard;
 
-/* Config and tensors validated, ports looked at, membership begun. */
+/* Config and tensors validated, ports looked at, the backend opened, membership
+ * begun. */
 WEFT_MUST_CHECK weft_status weft_shard_open(weft_shard *shard,
                                             const weft_options *options,
                                             weft_doing *doing_out,
@@ -63,9 +67,14 @@ WEFT_MUST_CHECK weft_status weft_shard_join(weft_shard *shard,
 /* HTTP and the ready line. */
 WEFT_MUST_CHECK weft_status weft_shard_tell_ready(weft_shard *shard,
                                                   weft_err *err);
-/* Another process has this one's id: it is to end. */
+/* Another process has this one's id: it is to end. Any thread. */
 void weft_shard_fence(weft_shard *shard, const char *text);
-/* Until a signal, or fenced: FAILED_PRECONDITION. */
+/* Its device is of no use any more: it is to end, and whoever starts it again
+ * gets one that works. arg is the shard. Any thread. */
+void weft_shard_fail(void *arg, const weft_err *why);
+/* FAILED_PRECONDITION: fenced. UNAVAILABLE: the device. */
+WEFT_MUST_CHECK weft_status weft_shard_check(weft_shard *shard, weft_err *err);
+/* Until a signal, or it is to end by itself. Errors as of check. */
 WEFT_MUST_CHECK weft_status weft_shard_wait(weft_shard *shard, weft_err *err);
 /* In this order, the role's parts between: no links any more; then the rest. */
 void weft_shard_close_links(weft_shard *shard);

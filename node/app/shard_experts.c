@@ -148,8 +148,14 @@ static weft_status take_budget(experts *x, weft_err *err)
 {
     int64_t available = 0;
     const int64_t least = INT64_C(256) << 20;
+    const weft_backend *const backend = &x->shard.backend;
     x->budget = x->shard.options->expert_bytes;
     if (x->budget > 0) return WEFT_OK;
+    if (backend->opened != NULL) {
+        x->budget = weft_backend_free_bytes(backend) -
+                    weft_expert_server_device_bytes(&x->shard.config);
+        return WEFT_OK;
+    }
     WEFT_TRY(weft_memory_available(&available, err));
     const int64_t reserve = available / 16 > least ? available / 16 : least;
     x->budget = available - reserve;
@@ -183,24 +189,55 @@ static void hung(void *arg)
              "reason \"a round does not end; peers are told no more\"");
 }
 
+/* Of a device the budget is what was taken: whole places. */
+static weft_status create_store(experts *x, weft_err *err)
+{
+    weft_shard *const s = &x->shard;
+    weft_expert_store_stats stats;
+    WEFT_TRY(take_budget(x, err));
+    const int64_t wanted = x->budget > 0 ? x->budget : 1;
+    const weft_status st = weft_expert_store_create(&s->config, s->checkpoint,
+                                                    wanted, &x->store, err);
+    if (st != WEFT_OK)
+        return s->options->expert_bytes > 0
+                   ? WEFT_WRAP(err, st, "--expert-bytes %lld",
+                               (long long)s->options->expert_bytes)
+                   : st;
+    weft_expert_store_get_stats(x->store, &stats);
+    x->budget = stats.budget_bytes;
+    return WEFT_OK;
+}
+
+static void device_failed(void *arg, const weft_err *why)
+{
+    experts *const x = arg;
+    weft_shard_fail(&x->shard, why);
+}
+
 static weft_status start_parts(experts *x, weft_err *err)
 {
     weft_shard *const s = &x->shard;
-    WEFT_TRY(take_budget(x, err));
-    WEFT_TRY(weft_expert_store_create(&s->config, s->checkpoint, x->budget,
-                                      &x->store, err));
+    WEFT_TRY(create_store(x, err));
     WEFT_TRY(check_budget(x, err));
-    const weft_expert_loader_options loader = {
-        .store = x->store, .id = s->member.id, .loaded = loaded, .arg = x};
+    const weft_expert_loader_options loader = {.store = x->store,
+                                               .memory = &s->backend.memory,
+                                               .id = s->member.id,
+                                               .loaded = loaded,
+                                               .failed = device_failed,
+                                               .arg = x};
     WEFT_TRY(weft_expert_loader_start(&loader, &x->loader, err));
     const weft_expert_server_options server = {
         .config = &s->config,
         .store = x->store,
         .ops = s->engine.ops,
+        .memory = &s->backend.memory,
+        .profile = s->options->profile,
         .threads = s->engine.threads,
         .max_rows = WEFT_DISPATCH_ROWS_MAX,
         .links_max = LINKS_MAX,
         .pulse = s->member.pulse,
+        .failed = device_failed,
+        .failed_arg = x,
     };
     WEFT_TRY(weft_expert_server_start(&server, &x->server, err));
     weft_pulse_watch(s->member.pulse, ROUND_HANGS_NS, hung, NULL);
@@ -291,7 +328,8 @@ static bool is_alone(experts *x)
 static bool may_go(void *arg)
 {
     experts *const x = arg;
-    return weft_cluster_is_emptied(x->shard.member.cluster) || is_alone(x);
+    return atomic_load(&x->shard.ending) ||
+           weft_cluster_is_emptied(x->shard.member.cluster) || is_alone(x);
 }
 
 static void drain(experts *x)
@@ -326,7 +364,10 @@ int weft_shard_run_experts(const weft_options *options)
     }
     weft_status st = start(x, options, &doing, &err);
     if (st == WEFT_OK) st = weft_shard_wait(&x->shard, &err);
-    if (st == WEFT_OK) drain(x);
+    if (st == WEFT_OK) {
+        drain(x);
+        st = weft_shard_check(&x->shard, &err);
+    }
     take_down(x);
     weft_mem_free(x);
     if (st == WEFT_OK) return WEFT_EXIT_DONE;

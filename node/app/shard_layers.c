@@ -277,11 +277,21 @@ static weft_status cut_model(weft_layers *l, weft_err *err)
     WEFT_TRY(weft_checkpoint_set_part(s->checkpoint, &part, err));
     const int64_t rows_bytes =
         o->stages > 1 ? weft_stages_bytes(&l->config, &s->engine) : 0;
+    const weft_checkpoint_stats *const stats =
+        weft_checkpoint_get_stats(s->checkpoint);
+    const bool on_device = s->backend.opened != NULL;
     WEFT_TRY(weft_memory_plan_make(
-        &l->config, &s->engine, o->kv_bytes,
-        weft_checkpoint_get_stats(s->checkpoint)->resident_bytes + rows_bytes,
-        &l->memory, err));
+        &l->config, &s->engine, on_device ? 0 : o->kv_bytes,
+        stats->resident_bytes + rows_bytes, &l->memory, err));
+    if (on_device)
+        WEFT_TRY(weft_backend_plan(&s->backend, &l->config, &s->engine,
+                                   o->kv_bytes, stats->device_bytes, 0,
+                                   &l->memory.kv_bytes, err));
     l->engine_options = s->engine;
+    if (on_device) {
+        l->engine_options.failed = weft_shard_fail;
+        l->engine_options.failed_arg = s;
+    }
     l->engine_options.kv_bytes = l->memory.kv_bytes;
     weft_log(WEFT_LOG_INFO, "layers", "cut",
              "layers %d-%d weights_mib %" PRId64 " kv_bytes %" PRId64,
@@ -382,7 +392,7 @@ static weft_status start(weft_layers *l, const weft_options *options,
 static bool nothing_live(void *arg)
 {
     const weft_layers *const l = arg;
-    return weft_front_live(l->front) == 0;
+    return atomic_load(&l->shard.ending) || weft_front_live(l->front) == 0;
 }
 
 static bool no_steps(void *arg)
@@ -394,7 +404,8 @@ static bool no_steps(void *arg)
     if (l->quiet_since_ns == 0 || state.n_steps != l->n_steps)
         l->quiet_since_ns = now_ns;
     l->n_steps = state.n_steps;
-    return !state.connected || now_ns > l->quiet_since_ns + QUIET_NS;
+    return atomic_load(&l->shard.ending) || !state.connected ||
+           now_ns > l->quiet_since_ns + QUIET_NS;
 }
 
 static void drain(weft_layers *l)
@@ -447,7 +458,10 @@ int weft_shard_run_layers(const weft_options *options)
         err = l->why;
         st = err.status;
     }
-    if (st == WEFT_OK) drain(l);
+    if (st == WEFT_OK) {
+        drain(l);
+        st = weft_shard_check(&l->shard, &err);
+    }
     take_down(l);
     weft_mem_free(l);
     if (st == WEFT_OK) return WEFT_EXIT_DONE;

@@ -81,6 +81,20 @@ static weft_status fill_sizes(weft_expert_store *store,
     return WEFT_OK;
 }
 
+weft_status weft_expert_store_budget(const weft_model_config *config,
+                                     weft_checkpoint *checkpoint, int64_t n,
+                                     int64_t *bytes_out, weft_err *err)
+{
+    int64_t most = 0, bytes = 0;
+    for (int32_t l = 0; l < config->n_layer; l++) {
+        if (!config->moe[l]) continue;
+        WEFT_TRY(weft_checkpoint_expert_bytes(checkpoint, l, &bytes, err));
+        if (bytes > most) most = bytes;
+    }
+    *bytes_out = n * ((most + PLACE_ALIGN - 1) / PLACE_ALIGN * PLACE_ALIGN);
+    return WEFT_OK;
+}
+
 static weft_status take_places(weft_expert_store *store,
                                const weft_model_config *config, weft_err *err)
 {

@@ -24,6 +24,11 @@
 
 typedef struct weft_expert_store weft_expert_store;
 
+/* The budget that n experts take, of whatever layers. Errors as of create. */
+WEFT_MUST_CHECK weft_status weft_expert_store_budget(
+    const weft_model_config *config, weft_checkpoint *checkpoint, int64_t n,
+    int64_t *bytes_out, weft_err *err);
+
 /* budget_bytes 0: no limit; of a device: every expert of the model. The
  * checkpoint is borrowed until destroy and may be shared by nobody else
  * meanwhile. RESOURCE_EXHAUSTED: the device has not so much. */

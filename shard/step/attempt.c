@@ -128,10 +128,12 @@ static weft_outcome look(weft_engine *e, uint64_t idle_ns)
 
 void weft_engine_break(weft_engine *e, const weft_err *err)
 {
-    if (!e->broken)
-        weft_log(WEFT_LOG_ERROR, "engine", "device_failed", "reason \"%s\"",
-                 err->text);
+    if (e->broken) return;
     e->broken = true;
+    weft_log(WEFT_LOG_ERROR, "engine", "device_failed", "reason \"%s\"",
+             err->text);
+    if (e->options.failed != NULL)
+        e->options.failed(e->options.failed_arg, err);
 }
 
 static weft_outcome compute_somehow(weft_engine *e)

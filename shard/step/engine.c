@@ -257,6 +257,12 @@ static bool look_at_stages(weft_engine *e)
     return weft_stages_is_whole(stages);
 }
 
+/* Nothing is computed any more, and somebody ends it. */
+static bool is_over(const weft_engine *e)
+{
+    return e->broken && e->options.failed != NULL;
+}
+
 static void sleep_a_while(weft_engine *e)
 {
     const uint64_t now_ns = weft_clock_now_ns();
@@ -278,7 +284,7 @@ static void *loop(void *arg)
     while (!atomic_load(&e->stop)) {
         weft_engine_take_messages(e);
         weft_plan plan = {0};
-        if (look_at_stages(e))
+        if (!is_over(e) && look_at_stages(e))
             weft_sched_plan(e->sched, weft_clock_now_ns(), &plan);
         const bool idle = plan.n_rows == 0 && plan.n_ends == 0;
         if (!idle) weft_engine_run_plan(e, &plan);

@@ -7,6 +7,11 @@
  * Threads: create, start, stop and destroy by one thread; submit, cancel and
  * get_load by any; events are sent from the engine's thread through `sink`.
  *
+ * When the device of the ops fails, the jobs of its steps end with INTERNAL and
+ * nothing is computed any more. Where `failed` is told, whoever runs the engine
+ * ends it, and jobs get no event, as with any loss of the process: the router
+ * has them computed elsewhere.
+ *
  * A step that experts elsewhere cannot be had for is stuck: it is computed
  * again from its start when they can be. Meanwhile jobs are taken, and
  * cancelled ones are let go at once. When a link of the group breaks, every job
@@ -46,6 +51,10 @@ typedef struct weft_engine_options {
     /* For sizes alone: as if there was an exchange. */
     bool experts_elsewhere;
     struct weft_pulse *pulse; /* stepped at every turn; may be NULL */
+    /* The device is of no use any more: said once, by the thread that computes.
+     * NULL: jobs end with INTERNAL. */
+    void (*failed)(void *arg, const weft_err *why);
+    void *failed_arg;
     /* Rows of one call from which on two halves take turns, if experts are
      * elsewhere; 0: 64. */
     int32_t pair_rows;

@@ -280,11 +280,47 @@ static void judge(weft_stage *s, uint64_t since_ns)
     }
 }
 
+void weft_stage_fail(weft_stage *s, const weft_err *why)
+{
+    if (s->lost) return;
+    s->lost = true;
+    weft_log(WEFT_LOG_ERROR, "stage", "device_failed", "reason \"%s\"",
+             why->text);
+    for (int32_t i = 0; i < WEFT_STAGE_LINKS; i++)
+        weft_stage_break(s, (weft_stage_from)i, why->text);
+    if (s->options.engine.failed != NULL)
+        s->options.engine.failed(s->options.engine.failed_arg, why);
+}
+
+static void bind_device(weft_stage *s)
+{
+    weft_err err = {0};
+    const weft_memory *const memory = s->options.engine.memory;
+    if (memory != NULL && weft_memory_bind(memory, &err) != WEFT_OK)
+        weft_stage_fail(s, &err);
+}
+
+/* A turn without a device: who comes is turned away, so that the lead hears at
+ * once that this stage is not there. */
+static void turn_away(weft_stage *s)
+{
+    take_offered(s);
+    for (int32_t i = 0; i < WEFT_STAGE_LINKS; i++)
+        weft_stage_break(s, (weft_stage_from)i, "the device has failed");
+    weft_stage_publish(s);
+    weft_poller_wait(s->poller, weft_clock_now_ns() + IDLE_NS, 0);
+}
+
 static void *loop(void *arg)
 {
     weft_stage *const s = arg;
     uint64_t since_ns = weft_clock_now_ns();
+    bind_device(s);
     while (!atomic_load(&s->stop)) {
+        if (s->lost) {
+            turn_away(s);
+            continue;
+        }
         take_offered(s);
         take_dialled(s);
         if (weft_stage_turn(s)) {
@@ -296,6 +332,8 @@ static void *loop(void *arg)
         weft_poller_wait(s->poller, weft_clock_now_ns() + IDLE_NS, SPIN_NS);
         if (s->experts != NULL) s->experts->idle(s->experts->arg, 0);
     }
+    if (s->options.engine.memory != NULL)
+        weft_memory_unbind(s->options.engine.memory);
     return NULL;
 }
 

@@ -59,6 +59,7 @@ struct weft_stage {
     uint64_t answered; /* the run that the lead has been told we are in */
     bool over;         /* the run is of no use any more */
     bool refusing;     /* its values contradict ours */
+    bool lost;         /* the device is of no use any more */
 
     size_t body_bytes_max;
     weft_stage_plan plans[WEFT_MICRO_MAX]; /* a ring */
@@ -79,6 +80,8 @@ struct weft_stage {
 
 /* The link ends; whatever was borrowed from it is gone, and so is the run. */
 void weft_stage_break(weft_stage *s, weft_stage_from from, const char *why);
+/* The device has failed: said once, all links end. */
+void weft_stage_fail(weft_stage *s, const weft_err *why);
 /* To the lead, if there is one; a link that does not take it ends. */
 void weft_stage_tell(weft_stage *s, const weft_frame *frame);
 /* Takes in what has come and computes what can be; whether there was any. */

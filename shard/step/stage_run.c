@@ -417,6 +417,10 @@ static void compute(weft_stage *s, const weft_stage_plan *plan)
                                  &err);
         tell_micro(s, plan, true);
     }
+    if (st == WEFT_INTERNAL) {
+        weft_stage_fail(s, &err);
+        return;
+    }
     if (st != WEFT_OK) {
         fail(s, plan, err.text);
         return;

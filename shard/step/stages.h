@@ -19,6 +19,7 @@
  * run: the lead gives all its jobs back (PREEMPTED: the router submits them
  * again), and when all links stand again it sends RESET with a new run number
  * and begins afresh. Frames of an older run are dropped.
+ * A stage whose device fails ends its links, and takes none any more.
  *
  * Threads: the lead's side is the engine's; a stage has a thread of its own.
  */

@@ -113,9 +113,10 @@ static weft_status take_row(weft_engine *e, const weft_piece *p,
     return WEFT_OK;
 }
 
-/* Jobs of the step that are still there. */
+/* Jobs of the step that are still there, unless the process goes with them. */
 static void fail_all(weft_engine *e, const weft_plan *plan)
 {
+    if (e->options.failed != NULL) return;
     for (int32_t i = 0; i < plan->n_pieces; i++)
         if (!e->failed[i])
             fail_job(e, i, &plan->pieces[i], WEFT_INTERNAL,
