@@ -499,8 +499,9 @@ void faults()
             faulty<EARLY_EMPTY>();
         },
         HAS_TSAN ? "data race" : "changed before it was done", nullptr);
+    // Operands are read at the wait, if one comes: the next load is in the way.
     kit::bad("accumulators not waited for", faulty<NO_WAIT_WGMMA>,
-             "wgmma not waited for", nullptr);
+             HAS_TSAN ? "data race" : "wgmma not waited for", nullptr);
     kit::bad("groups not committed", faulty<NO_COMMIT>, "wgmma not waited for",
              nullptr);
     kit::bad("no fence before wgmma", faulty<NO_FENCE>,
