@@ -20,17 +20,7 @@
 #include "shard/link/hello.h"
 #include "shard/link/link.h"
 #include "shard/link/pulse.h"
-
-/* PEM files; taken up at create. NULL pointers in all three: no TLS. */
-typedef struct weft_tls_files {
-    const char *cert_file, *key_file, *ca_file;
-} weft_tls_files;
-
-typedef struct weft_tls weft_tls; /* shared by any number of links */
-/* INVALID_ARGUMENT or NOT_FOUND: names the file. *tls_out NULL without files.*/
-WEFT_MUST_CHECK weft_status weft_tls_create(const weft_tls_files *files,
-                                            weft_tls **tls_out, weft_err *err);
-void weft_tls_destroy(weft_tls *tls); /* links that exist stay; NULL is fine */
+#include "shard/link/tls.h"
 
 /* -- listening ------------------------------------------------------------ */
 

@@ -1,9 +1,8 @@
-/* TLS 1.3 with certificates on both sides, through OpenSSL.
- *
- * Sessions read and write the socket through a method of our own, because
+/* Sessions read and write the socket through a method of our own, because
  * OpenSSL's does not keep a write to a closed connection from raising SIGPIPE.
- * Who shows a certificate that ca_file signed is trusted; names in it are not
- * looked at, since members are told apart by what they say in their hello. */
+ */
+#include "shard/link/tls.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <openssl/bio.h>
@@ -13,13 +12,31 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "node/base/clock.h"
+#include "node/base/log.h"
 #include "node/base/mem.h"
-#include "shard/link/link_internal.h"
+
+enum { FILES = 3 };
+
+static const uint64_t LOOK_NS = 1000000000U; /* at files, at most so often */
+
+/* What a file was when it was read last. */
+typedef struct stamp {
+    struct timespec changed;
+    ino_t inode;
+    off_t bytes;
+} stamp;
 
 struct weft_tls {
+    weft_tls_files files; /* paths of its own */
+    char *paths[FILES];
+    pthread_mutex_t lock; /* of what follows */
     SSL_CTX *context;
+    stamp stamps[FILES];
+    uint64_t looked_ns;
 };
 
 struct weft_tls_session {
@@ -111,7 +128,6 @@ static weft_status load(SSL_CTX *context, const weft_tls_files *files,
 {
     WEFT_TRY(check_file("certificate", files->cert_file, err));
     WEFT_TRY(check_file("key", files->key_file, err));
-    WEFT_TRY(check_file("CA certificate", files->ca_file, err));
     ERR_clear_error();
     if (SSL_CTX_use_certificate_chain_file(context, files->cert_file) != 1)
         return fail_file("certificate", files->cert_file, err);
@@ -121,6 +137,8 @@ static weft_status load(SSL_CTX *context, const weft_tls_files *files,
     if (SSL_CTX_check_private_key(context) != 1)
         return fail_file("key that does not fit the certificate",
                          files->key_file, err);
+    if (files->ca_file == NULL) return WEFT_OK;
+    WEFT_TRY(check_file("CA certificate", files->ca_file, err));
     if (SSL_CTX_load_verify_file(context, files->ca_file) != 1)
         return fail_file("CA certificate", files->ca_file, err);
     return WEFT_OK;
@@ -136,6 +154,138 @@ static int no_passphrase(char *out, int bytes, int writes, void *arg)
     return -1;
 }
 
+/* Of what a client offers, HTTP/2; a client that offers something else alone
+ * speaks a protocol that is not served. */
+static int choose_protocol(SSL *ssl, const unsigned char **out,
+                           unsigned char *out_bytes,
+                           const unsigned char *offered, unsigned int bytes,
+                           void *arg)
+{
+    static const unsigned char wanted[] = "\x02h2";
+    unsigned char *chosen = NULL;
+    (void)ssl;
+    (void)arg;
+    if (SSL_select_next_proto(&chosen, out_bytes, wanted, sizeof wanted - 1,
+                              offered, bytes) != OPENSSL_NPN_NEGOTIATED)
+        return SSL_TLSEXT_ERR_ALERT_FATAL;
+    *out = chosen;
+    return SSL_TLSEXT_ERR_OK;
+}
+
+static void set_up(SSL_CTX *context, const weft_tls_files *files)
+{
+    const int oldest = files->faces_clients ? TLS1_2_VERSION : TLS1_3_VERSION;
+    (void)SSL_CTX_set_min_proto_version(context, oldest);
+    /* No session is ever taken up again. */
+    (void)SSL_CTX_set_num_tickets(context, 0);
+    (void)SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+    (void)SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION);
+    /* Where a stream is cut is told from its frames. */
+    (void)SSL_CTX_set_options(context, SSL_OP_IGNORE_UNEXPECTED_EOF);
+    SSL_CTX_set_default_passwd_cb(context, no_passphrase);
+    if (files->ca_file != NULL)
+        SSL_CTX_set_verify(
+            context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    if (files->faces_clients)
+        SSL_CTX_set_alpn_select_cb(context, choose_protocol, NULL);
+}
+
+static weft_status make_context(const weft_tls_files *files,
+                                SSL_CTX **context_out, weft_err *err)
+{
+    SSL_CTX *const context = SSL_CTX_new(TLS_method());
+    if (context == NULL || method == NULL) {
+        SSL_CTX_free(context);
+        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED, "no memory for TLS");
+    }
+    set_up(context, files);
+    const weft_status st = load(context, files, err);
+    if (st != WEFT_OK) {
+        SSL_CTX_free(context);
+        return st;
+    }
+    *context_out = context;
+    return WEFT_OK;
+}
+
+static void take_stamps(const weft_tls *tls, stamp stamps_out[FILES])
+{
+    memset(stamps_out, 0, FILES * sizeof *stamps_out);
+    for (int i = 0; i < FILES; i++) {
+        struct stat is;
+        if (tls->paths[i] == NULL || stat(tls->paths[i], &is) != 0) continue;
+        stamps_out[i].changed = is.st_mtim;
+        stamps_out[i].inode = is.st_ino;
+        stamps_out[i].bytes = is.st_size;
+    }
+}
+
+static bool have_changed(const stamp a[FILES], const stamp b[FILES])
+{
+    for (int i = 0; i < FILES; i++)
+        if (a[i].changed.tv_sec != b[i].changed.tv_sec ||
+            a[i].changed.tv_nsec != b[i].changed.tv_nsec ||
+            a[i].inode != b[i].inode || a[i].bytes != b[i].bytes)
+            return true;
+    return false;
+}
+
+/* The lock is held. */
+static void look_at_files(weft_tls *tls)
+{
+    const uint64_t now_ns = weft_clock_now_ns();
+    stamp stamps[FILES];
+    SSL_CTX *context = NULL;
+    weft_err err = {0};
+    if (now_ns - tls->looked_ns < LOOK_NS) return;
+    tls->looked_ns = now_ns;
+    take_stamps(tls, stamps);
+    if (!have_changed(tls->stamps, stamps)) return;
+    /* Told once for each change, also of one that cannot be used. */
+    memcpy(tls->stamps, stamps, sizeof stamps);
+    if (make_context(&tls->files, &context, &err) != WEFT_OK) {
+        weft_log(WEFT_LOG_WARN, "tls", "not_reloaded", "reason \"%s\"",
+                 err.text);
+        return;
+    }
+    SSL_CTX_free(tls->context); /* sessions hold on to it */
+    tls->context = context;
+    weft_log(WEFT_LOG_INFO, "tls", "reloaded", "certificate \"%s\"",
+             tls->files.cert_file);
+}
+
+static weft_status check_files(const weft_tls_files *files, weft_err *err)
+{
+    const char *const missing =
+        files->cert_file == NULL                          ? "the certificate"
+        : files->key_file == NULL                         ? "the key"
+        : files->ca_file == NULL && !files->faces_clients ? "the CA's"
+                                                          : NULL;
+    if (missing == NULL) return WEFT_OK;
+    return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                     "TLS needs a certificate, its key, and for links the "
+                     "certificate of the CA; %s is missing",
+                     missing);
+}
+
+static weft_status copy_paths(weft_tls *tls, const weft_tls_files *files,
+                              weft_err *err)
+{
+    const char *const from[FILES] = {files->cert_file, files->key_file,
+                                     files->ca_file};
+    for (int i = 0; i < FILES; i++) {
+        if (from[i] == NULL) continue;
+        tls->paths[i] = weft_mem_copy_text(from[i], strlen(from[i]));
+        if (tls->paths[i] == NULL)
+            return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED, "no memory for TLS");
+    }
+    tls->files = (weft_tls_files){.cert_file = tls->paths[0],
+                                  .key_file = tls->paths[1],
+                                  .ca_file = tls->paths[2],
+                                  .faces_clients = files->faces_clients};
+    return WEFT_OK;
+}
+
 weft_status weft_tls_create(const weft_tls_files *files, weft_tls **tls_out,
                             weft_err *err)
 {
@@ -143,34 +293,18 @@ weft_status weft_tls_create(const weft_tls_files *files, weft_tls **tls_out,
                       files->ca_file != NULL;
     *tls_out = NULL;
     if (!some) return WEFT_OK;
-    if (files->cert_file == NULL || files->key_file == NULL ||
-        files->ca_file == NULL)
-        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
-                         "TLS needs three files: a certificate, its key, and "
-                         "the certificate of the CA; %s is missing",
-                         files->cert_file == NULL  ? "the certificate"
-                         : files->key_file == NULL ? "the key"
-                                                   : "the CA's");
+    WEFT_TRY(check_files(files, err));
     weft_tls *const tls = weft_mem_new(1, sizeof *tls);
     if (tls == NULL)
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED, "no memory for TLS");
+    (void)pthread_mutex_init(&tls->lock, NULL);
     (void)pthread_once(&method_once, make_method);
-    tls->context = SSL_CTX_new(TLS_method());
-    weft_status st = WEFT_OK;
-    if (tls->context == NULL || method == NULL)
-        st = WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED, "no memory for TLS");
+    weft_status st = copy_paths(tls, files, err);
     if (st == WEFT_OK) {
-        (void)SSL_CTX_set_min_proto_version(tls->context, TLS1_3_VERSION);
-        /* No session is ever taken up again. */
-        (void)SSL_CTX_set_num_tickets(tls->context, 0);
-        (void)SSL_CTX_set_session_cache_mode(tls->context, SSL_SESS_CACHE_OFF);
-        SSL_CTX_set_verify(tls->context,
-                           SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
-                           NULL);
-        /* Where a stream is cut is told from its frames. */
-        (void)SSL_CTX_set_options(tls->context, SSL_OP_IGNORE_UNEXPECTED_EOF);
-        SSL_CTX_set_default_passwd_cb(tls->context, no_passphrase);
-        st = load(tls->context, files, err);
+        /* Before they are read: a change in between is then seen. */
+        take_stamps(tls, tls->stamps);
+        tls->looked_ns = weft_clock_now_ns();
+        st = make_context(&tls->files, &tls->context, err);
     }
     if (st != WEFT_OK) {
         weft_tls_destroy(tls);
@@ -184,6 +318,8 @@ void weft_tls_destroy(weft_tls *tls)
 {
     if (tls == NULL) return;
     SSL_CTX_free(tls->context); /* sessions hold on to it */
+    for (int i = 0; i < FILES; i++) weft_mem_free(tls->paths[i]);
+    (void)pthread_mutex_destroy(&tls->lock);
     weft_mem_free(tls);
 }
 
@@ -193,7 +329,10 @@ weft_status weft_tls_open(weft_tls *tls, int fd, bool accepts,
                           weft_tls_session **session_out, weft_err *err)
 {
     weft_tls_session *const session = weft_mem_new(1, sizeof *session);
+    (void)pthread_mutex_lock(&tls->lock);
+    look_at_files(tls);
     SSL *const ssl = SSL_new(tls->context);
+    (void)pthread_mutex_unlock(&tls->lock);
     BIO *const bio = BIO_new(method);
     if (session == NULL || ssl == NULL || bio == NULL) {
         weft_mem_free(session);

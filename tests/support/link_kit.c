@@ -105,9 +105,9 @@ weft_tls *kit_tls(const char *who, const char *ca)
     (void)snprintf(names[0], sizeof names[0], "%s.pem", who);
     (void)snprintf(names[1], sizeof names[1], "%s.key", who);
     (void)snprintf(names[2], sizeof names[2], "%s.pem", ca);
-    const weft_tls_files files = {kit_certificate(names[0]),
-                                  kit_certificate(names[1]),
-                                  kit_certificate(names[2])};
+    const weft_tls_files files = {.cert_file = kit_certificate(names[0]),
+                                  .key_file = kit_certificate(names[1]),
+                                  .ca_file = kit_certificate(names[2])};
     OK(weft_tls_create(&files, &tls, &err));
     ck_assert_ptr_nonnull(tls);
     return tls;
