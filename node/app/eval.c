@@ -59,6 +59,10 @@ static weft_status wait_for_end(weft_ring *events, weft_err *err)
             weft_mem_free(event.top);
             if (event.finish == WEFT_FINISH_NONE) continue;
             if (event.finish == WEFT_FINISH_LENGTH) return WEFT_OK;
+            if (event.finish == WEFT_FINISH_PREEMPTED)
+                return WEFT_FAIL(err, WEFT_INTERNAL,
+                                 "a stage of this process ended; the log says "
+                                 "why");
             return WEFT_FAIL(err, event.status, "%s", event.text);
         }
     }
@@ -67,14 +71,15 @@ static weft_status wait_for_end(weft_ring *events, weft_err *err)
 static weft_status run_engine(const weft_model_config *config,
                               const weft_weights *weights,
                               const weft_engine_options *options,
-                              int32_t n_prompt, scoring *s, double *seconds_out,
-                              weft_err *err)
+                              weft_inside *inside, int32_t n_prompt, scoring *s,
+                              double *seconds_out, weft_err *err)
 {
     weft_engine *engine = NULL;
     const weft_event_sink sink = {.take = take_event, .arg = s};
     weft_status st = weft_engine_create(config, weights, options, sink, NULL,
                                         NULL, &engine, err);
     if (st != WEFT_OK) return st;
+    weft_inside_set_engine(inside, engine);
     const weft_job job = {
         .handle = 1,
         .deadline_ns = UINT64_MAX,
@@ -94,6 +99,7 @@ static weft_status run_engine(const weft_model_config *config,
     if (st == WEFT_OK) st = weft_engine_submit(engine, &job);
     if (st == WEFT_OK) st = wait_for_end(s->events, err);
     *seconds_out = (double)(weft_clock_now_ns() - begin_ns) * 1e-9;
+    weft_inside_set_engine(inside, NULL);
     weft_engine_destroy(engine);
     return st;
 }
@@ -157,12 +163,12 @@ static int score(const weft_options *options, weft_opened *opened,
     }
     if (st == WEFT_OK) {
         s.events = events;
-        st = run_engine(inside != NULL ? weft_inside_config(inside)
-                                       : &opened->config,
-                        inside != NULL ? weft_inside_weights(inside)
-                                       : weft_model_weights(model),
-                        &engine, weft_eval_prefilled(options, in->n_ids), &s,
-                        &seconds, &err);
+        st = run_engine(
+            inside != NULL ? weft_inside_config(inside) : &opened->config,
+            inside != NULL ? weft_inside_weights(inside)
+                           : weft_model_weights(model),
+            &engine, inside, weft_eval_prefilled(options, in->n_ids), &s,
+            &seconds, &err);
     }
     if (st == WEFT_OK && s.write_failed)
         st = WEFT_FAIL(&err, WEFT_UNAVAILABLE, "logits %s: cannot write",

@@ -1,5 +1,6 @@
 #include "node/app/inside.h"
 
+#include <pthread.h>
 #include <stdio.h>
 
 #include "node/app/memory.h"
@@ -35,11 +36,33 @@ struct weft_inside {
     weft_stages *lead;
     int64_t kv_bytes[WEFT_STAGES_MAX]; /* of stages 1 ... */
     weft_placement *placement;
+    pthread_mutex_t lock; /* of what follows */
+    weft_engine *lead_engine;
+    bool failed; /* the device of some part */
 };
 
 bool weft_inside_is_wanted(const weft_options *options)
 {
     return options->stages > 1 || options->expert_shards > 1;
+}
+
+static void part_failed(void *arg, const weft_err *why)
+{
+    weft_inside *const p = arg;
+    (void)why; /* the part has told it */
+    (void)pthread_mutex_lock(&p->lock);
+    p->failed = true;
+    if (p->lead_engine != NULL) weft_engine_lose_device(p->lead_engine);
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+void weft_inside_set_engine(weft_inside *p, weft_engine *engine)
+{
+    if (p == NULL) return;
+    (void)pthread_mutex_lock(&p->lock);
+    p->lead_engine = engine;
+    if (engine != NULL && p->failed) weft_engine_lose_device(engine);
+    (void)pthread_mutex_unlock(&p->lock);
 }
 
 static int32_t n_experts_apart(const weft_options *options,
@@ -134,6 +157,8 @@ static weft_status start_stage(weft_inside *p, int32_t s, weft_err *err)
         .exchange = one->exchange,
     };
     options.engine.kv_bytes = one->kv_bytes;
+    options.engine.failed = part_failed;
+    options.engine.failed_arg = p;
     return weft_stage_start(&options, &one->stage, err);
 }
 
@@ -225,6 +250,8 @@ static weft_status start_expert(weft_inside *p, int32_t shard, weft_err *err)
         .threads = p->engine.threads,
         .max_rows = WEFT_DISPATCH_ROWS_MAX,
         .links_max = WEFT_STAGES_MAX,
+        .failed = part_failed,
+        .failed_arg = p,
     };
     WEFT_TRY(weft_expert_server_start(&options, &one->server, err));
     weft_expert_server_set_epochs(one->server, EPOCH, EPOCH);
@@ -298,6 +325,7 @@ weft_status weft_inside_create(const weft_options *options,
 {
     weft_inside *const p = weft_mem_new(1, sizeof *p);
     if (p == NULL) return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED, "no memory");
+    (void)pthread_mutex_init(&p->lock, NULL);
     p->opened = opened;
     p->n_stages = options->stages;
     p->n_experts = n_experts_apart(options, &opened->config);
@@ -337,6 +365,7 @@ void weft_inside_destroy(weft_inside *inside)
     for (int32_t i = 0; inside->experts != NULL && i < inside->n_experts; i++)
         weft_expert_store_destroy(inside->experts[i].store);
     weft_placement_destroy(inside->placement);
+    (void)pthread_mutex_destroy(&inside->lock);
     weft_mem_free(inside->stages);
     weft_mem_free(inside->experts);
     weft_mem_free(inside);

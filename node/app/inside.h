@@ -28,6 +28,9 @@ WEFT_MUST_CHECK weft_status weft_inside_create(const weft_options *options,
                                                weft_engine_options *engine_io,
                                                weft_inside **inside_out,
                                                weft_err *err);
+/* The engine that all this is for, which hears when a part's device fails; NULL
+ * before it is destroyed. inside NULL is fine. */
+void weft_inside_set_engine(weft_inside *inside, weft_engine *engine);
 /* After the engine. NULL is fine. */
 void weft_inside_destroy(weft_inside *inside);
 

@@ -186,6 +186,7 @@ static weft_status create_parts(serve *s, weft_err *err)
     };
     WEFT_TRY(weft_face_create(&options, &s->face, err));
     WEFT_TRY(create_engine(s, err));
+    weft_inside_set_engine(s->inside, s->engine);
     tell_pool(s);
     s->own.engine = s->engine;
     s->view = weft_engine_view_of(&s->own);
@@ -264,6 +265,7 @@ static void take_down(serve *s)
     weft_face_stop(&s->face);
     if (s->engine != NULL) weft_engine_stop(s->engine);
     weft_face_destroy(&s->face);
+    weft_inside_set_engine(s->inside, NULL);
     weft_engine_destroy(s->engine);
     weft_inside_destroy(s->inside);
     weft_model_destroy(s->model);

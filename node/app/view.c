@@ -1,5 +1,6 @@
 #include "node/app/view.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* -- an engine of this process ----------------------------------------------
@@ -48,10 +49,11 @@ static const char *why_unhealthy(void *arg, uint64_t now_ns)
 
 static bool can_serve(void *arg, char *reason_out, size_t reason_bytes)
 {
-    (void)arg;
-    (void)reason_out;
-    (void)reason_bytes;
-    return true;
+    const weft_engine_view *const own = arg;
+    weft_engine_load load;
+    weft_engine_get_load(own->engine, &load);
+    (void)snprintf(reason_out, reason_bytes, "the device failed");
+    return !load.broken;
 }
 
 static uint64_t weights_hash(void *arg)

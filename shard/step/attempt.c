@@ -106,12 +106,33 @@ static void say_stuck(weft_engine *e, const weft_err *err)
              (unsigned long long)e->step, err->text);
 }
 
+void weft_engine_break(weft_engine *e, const weft_err *err)
+{
+    if (e->broken) return;
+    e->broken = true;
+    weft_log(WEFT_LOG_ERROR, "engine", "device_failed", "reason \"%s\"",
+             err->text);
+    if (e->options.failed != NULL)
+        e->options.failed(e->options.failed_arg, err);
+}
+
+bool weft_engine_is_broken(weft_engine *e)
+{
+    weft_err err = {0};
+    if (e->broken || !atomic_load(&e->lost)) return e->broken;
+    (void)WEFT_FAIL(&err, WEFT_INTERNAL,
+                    "another part of this process lost it");
+    weft_engine_break(e, &err);
+    return true;
+}
+
 /* A look around while the step cannot be had; DONE: try again. */
 static weft_outcome look(weft_engine *e, uint64_t idle_ns)
 {
     weft_engine_publish(e, false);
     weft_engine_take_messages(e);
     if (atomic_load(&e->stop)) return WEFT_STEP_STOPPED;
+    if (weft_engine_is_broken(e)) return WEFT_STEP_BROKEN;
     if (is_dropped(e)) return WEFT_STEP_DROPPED;
     if (e->options.stages != NULL) {
         weft_stages_turn(e->options.stages);
@@ -124,16 +145,6 @@ static weft_outcome look(weft_engine *e, uint64_t idle_ns)
     else if (e->options.stages != NULL)
         weft_stages_idle(e->options.stages, deadline_ns);
     return WEFT_STEP_DONE;
-}
-
-void weft_engine_break(weft_engine *e, const weft_err *err)
-{
-    if (e->broken) return;
-    e->broken = true;
-    weft_log(WEFT_LOG_ERROR, "engine", "device_failed", "reason \"%s\"",
-             err->text);
-    if (e->options.failed != NULL)
-        e->options.failed(e->options.failed_arg, err);
 }
 
 static weft_outcome compute_somehow(weft_engine *e)

@@ -157,6 +157,7 @@ void weft_engine_publish(weft_engine *e, bool idle)
         .last_progress_ns = weft_clock_now_ns(),
         .idle = idle,
         .whole = is_whole(e),
+        .broken = e->broken,
         .epoch = epoch_of(e),
     };
     weft_sched_get_stats(e->sched, &load.sched);
@@ -257,10 +258,12 @@ static bool look_at_stages(weft_engine *e)
     return weft_stages_is_whole(stages);
 }
 
-/* Nothing is computed any more, and somebody ends it. */
-static bool is_over(const weft_engine *e)
+/* Without a device jobs are taken to end with INTERNAL, unless somebody ends
+ * the process. */
+static bool may_plan(weft_engine *e)
 {
-    return e->broken && e->options.failed != NULL;
+    if (weft_engine_is_broken(e)) return e->options.failed == NULL;
+    return look_at_stages(e);
 }
 
 static void sleep_a_while(weft_engine *e)
@@ -284,8 +287,7 @@ static void *loop(void *arg)
     while (!atomic_load(&e->stop)) {
         weft_engine_take_messages(e);
         weft_plan plan = {0};
-        if (!is_over(e) && look_at_stages(e))
-            weft_sched_plan(e->sched, weft_clock_now_ns(), &plan);
+        if (may_plan(e)) weft_sched_plan(e->sched, weft_clock_now_ns(), &plan);
         const bool idle = plan.n_rows == 0 && plan.n_ends == 0;
         if (!idle) weft_engine_run_plan(e, &plan);
         weft_engine_publish(e, idle);
@@ -332,6 +334,12 @@ weft_status weft_engine_cancel(weft_engine *e, uint64_t handle)
 {
     const weft_engine_message m = {.job = NULL, .handle = handle};
     return weft_ring_push(e->inbox, &m) ? WEFT_OK : WEFT_RESOURCE_EXHAUSTED;
+}
+
+void weft_engine_lose_device(weft_engine *e)
+{
+    atomic_store(&e->lost, true);
+    weft_ring_wake(e->inbox);
 }
 
 void weft_engine_wake(weft_engine *e)

@@ -97,6 +97,9 @@ WEFT_MUST_CHECK weft_status weft_engine_start(weft_engine *engine,
 /* Ends the loop after the step in flight, or at once if that is stuck; jobs
  * that are left get no event. The exchange is stopped for good. */
 void weft_engine_stop(weft_engine *engine);
+/* The device has failed in another part of this process: as if it had in a step
+ * here. Any thread. */
+void weft_engine_lose_device(weft_engine *engine);
 /* Something has changed that an idle engine should look at: a link is ready.
  * Any thread. */
 void weft_engine_wake(weft_engine *engine);
@@ -124,6 +127,7 @@ typedef struct weft_engine_load {
     bool idle;
     /* A step can be computed now: stages are connected, experts are there. */
     bool whole;
+    bool broken;    /* the device is of no use any more */
     uint64_t epoch; /* of the last step; 0: none, or experts are here */
 } weft_engine_load;
 

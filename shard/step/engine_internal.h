@@ -50,7 +50,8 @@ struct weft_engine {
     uint64_t step, epoch;
     uint32_t attempt;
     bool stuck, said_stuck;
-    bool broken; /* its device is of no use any more */
+    bool broken;      /* its device is of no use any more */
+    atomic_bool lost; /* as somebody else has found */
     uint64_t said_stuck_ns;
     int32_t n_wanted;
     int32_t *wanted_rows; /* [max_rows]: row numbers */
@@ -71,6 +72,8 @@ void weft_engine_publish(weft_engine *e, bool idle);
 void weft_engine_run_plan(weft_engine *e, const weft_plan *plan);
 /* Its device is of no use any more: said once. */
 void weft_engine_break(weft_engine *e, const weft_err *err);
+/* Whether the device can still be used, as far as anybody knows. */
+bool weft_engine_is_broken(weft_engine *e);
 /* All jobs go back to the router. */
 void weft_engine_give_back(weft_engine *e);
 

@@ -116,11 +116,16 @@ static weft_status take_row(weft_engine *e, const weft_piece *p,
 /* Jobs of the step that are still there, unless the process goes with them. */
 static void fail_all(weft_engine *e, const weft_plan *plan)
 {
-    if (e->options.failed != NULL) return;
-    for (int32_t i = 0; i < plan->n_pieces; i++)
-        if (!e->failed[i])
+    for (int32_t i = 0; i < plan->n_pieces; i++) {
+        if (e->failed[i]) continue;
+        if (e->options.failed == NULL) {
             fail_job(e, i, &plan->pieces[i], WEFT_INTERNAL,
                      "the device failed; the log says how");
+            continue;
+        }
+        (void)weft_sched_cancel(e->sched, plan->pieces[i].job->handle);
+        e->failed[i] = true;
+    }
 }
 
 static void take_logits(weft_engine *e, const weft_plan *plan)

@@ -15,7 +15,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "accept")]
 from lib.case import Fail, OutOfTime, Skip      # noqa: E402
 from lib.context import Context                 # noqa: E402
 from lib.data import discover                   # noqa: E402
-from rig import net, scenarios                  # noqa: E402
+from rig import devices, net, scenarios         # noqa: E402
+
+SETS = {"faults": scenarios.ALL, "devices": devices.ALL}
 
 
 def alarm(*_):
@@ -81,9 +83,10 @@ def main():
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--json")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--set", choices=sorted(SETS), default="faults", help="devices: shards on simt, which the binary must have")
     options = parser.parse_args()
-    chosen = [s for s in scenarios.ALL if not options.only or s.__name__ in options.only]
-    unknown = set(options.only) - {s.__name__ for s in scenarios.ALL}
+    chosen = [s for s in SETS[options.set] if not options.only or s.__name__ in options.only]
+    unknown = set(options.only) - {s.__name__ for s in SETS[options.set]}
     if unknown:
         parser.error(f"no scenario {', '.join(sorted(unknown))}; --list names them")
     if options.list:
@@ -110,7 +113,7 @@ def main():
             lines.append(dict(scenario=scenario.__name__, outcome=word, figure=figure, seconds=round(seconds, 1), seed=options.seed,
                               size=options.size, **scenarios.FIGURES.pop(scenario.__name__, {})))
             if word == "FAIL":
-                print(f"    again: tests/cluster/run --seed {options.seed} --size {options.size} --only {scenario.__name__}")
+                print(f"    again: tests/cluster/run --set {options.set} --seed {options.seed} --size {options.size} --only {scenario.__name__}")
                 logs(context)
             context.end_case()
     finally:

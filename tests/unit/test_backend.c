@@ -27,9 +27,10 @@ START_TEST(what_is_named_must_be_there)
     ck_assert_int_eq(weft_backend_open(&cuda, &b, &why), WEFT_UNAVAILABLE);
     ck_assert_ptr_nonnull(strstr(why.text, "libweft_cuda.so"));
     ck_assert_ptr_null(b.opened);
-    const weft_options apart = {.backend = "cuda", .expert_shards = 2};
-    ck_assert_int_eq(weft_backend_open(&apart, &b, &why), WEFT_UNIMPLEMENTED);
-    ck_assert_ptr_nonnull(strstr(why.text, "--expert-shards 2"));
+    const weft_options many = {
+        .backend = "cuda", .stages = 8, .expert_shards = 64};
+    ck_assert_int_eq(weft_backend_open(&many, &b, &why), WEFT_INVALID_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(why.text, "--expert-shards 64"));
 }
 END_TEST
 

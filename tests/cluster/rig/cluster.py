@@ -25,7 +25,7 @@ class Rig:
     """etcd, a router, layer shards, expert shards, and proxies where they are wanted. All of it ends with the scenario."""
 
     def __init__(self, context, rng, experts=3, stages=1, groups=1, replicas=1, streams=8, weft=None, proxied=(), flags=(), env=None, etcd=None, etcd_proxied=()):
-        self.context, self.rng, self.model = context, rng, context.model()
+        self.context, self.rng, self.model = context, rng, self.choose_model(context)
         self.weft = weft or context.weft
         self.name = f"rig{rng.randrange(10**9)}"
         self.replicas, self.stages, self.groups, self.flags, self.env = replicas, stages, groups, flags, env or {}
@@ -47,7 +47,7 @@ class Rig:
             shard.wait_ready(60)
         self.served = Served(context, self.router, self.model)
         self.wait(experts=experts, layers=groups * stages)
-        self.todo, self.wanted = known_answers(context, streams)
+        self.todo, self.wanted = self.known_answers(streams)
         self.files = self.open_files()
 
     # -- where things run: all on loopback here (net.py: each in a namespace of its own) -------------------------------
@@ -59,6 +59,13 @@ class Rig:
 
     def start_etcd(self):
         return Etcd(self.context)
+
+    # -- what is asked -----------------------------------------------------------------------------------------------
+    def choose_model(self, context):
+        return context.model()
+
+    def known_answers(self, streams):
+        return known_answers(self.context, self.model, streams, (60, 24, 90, 40), "--profile", "exact")
 
     # -- processes ---------------------------------------------------------------------------------------------------
     def start(self, name, command, *flags, env=None):
@@ -259,17 +266,17 @@ class EtcdTrio:
 _known: dict = {}
 
 
-def known_answers(context, count):
-    """Requests, and what one process answers to them; made once."""
-    if count not in _known:
-        model = context.model()
-        served = context.serve(model, "--profile", "exact")
+def known_answers(context, model, count, lengths, *flags):
+    """Requests, and what one process with these flags answers to them; made once."""
+    key = (model.path, count, lengths, flags)
+    if key not in _known:
+        served = context.serve(model, *flags)
         todo = requests(context, model, count)
         for i, request in enumerate(todo):
-            request["max_tokens"] = (60, 24, 90, 40)[i % 4]
-        _known[count] = todo, [answer(served.generate(timeout=60, **r).need("weft serve")) for r in todo]
+            request["max_tokens"] = lengths[i % 4]
+        _known[key] = todo, [answer(served.generate(timeout=60, **r).need("weft serve")) for r in todo]
         served.stop()
-    return _known[count]
+    return _known[key]
 
 
 class Disturbance:
