@@ -66,3 +66,7 @@ foreach(source ${programs})
   add_executable(${name} ${source})
   target_link_libraries(${name} PRIVATE weft_node)
 endforeach()
+
+file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/bench/device/*.c)
+add_executable(bench_device ${sources})
+target_link_libraries(bench_device PRIVATE weft_kernels weft_base ${CMAKE_DL_LIBS} m)
