@@ -134,3 +134,9 @@ if(WEFT_CUDA_DENSE)
   find_library(WEFT_CUBLASLT cublasLt ${places} PATH_SUFFIXES lib64 lib)
   target_link_libraries(weft_cuda PRIVATE ${WEFT_CUBLASLT})
 endif()
+
+# All that tests on a device need (tests/gpu); tests/tests.cmake adds those of
+# kernels.
+list(APPEND WEFT_DEVICE_LIBRARIES weft_cuda)
+add_custom_target(cuda_tests)
+add_dependencies(cuda_tests weft_cuda)

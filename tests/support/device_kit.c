@@ -26,20 +26,21 @@ static void need(weft_status st, const char *what, const weft_err *err)
 
 static void library_path(char path[PATH_MAX])
 {
-    static const char name[] = "libweft_simt.so";
+    static const char *const names[] = {"libweft_simt.so", "libweft_cuda.so"};
     const char *const chosen = getenv("WEFT_DEVICE_LIBRARY");
+    char self[PATH_MAX - 32];
     if (chosen != NULL && *chosen != 0) {
         (void)snprintf(path, PATH_MAX, "%s", chosen);
         return;
     }
-    const ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - sizeof name);
-    if (n < 0) {
-        (void)snprintf(path, PATH_MAX, "%s", name);
-        return;
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n < 0 ? 0 : n] = 0;
+    char *const slash = strrchr(self, '/');
+    if (slash != NULL) slash[1] = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        (void)snprintf(path, PATH_MAX, "%s%s", self, names[i]);
+        if (access(path, R_OK) == 0) return;
     }
-    path[n] = 0;
-    char *const slash = strrchr(path, '/');
-    memcpy(slash == NULL ? path : slash + 1, name, sizeof name);
 }
 
 /* NULL: the reason is printed. */

@@ -2,9 +2,10 @@
  * bound, and memory put there and got back.
  *
  * The library is the one that WEFT_DEVICE_LIBRARY names, else libweft_simt.so
- * beside the test program. Blocks have exactly the bytes asked for, so that the
- * address sanitizer sees what goes beyond (libweft_simt.so). What fails is
- * printed, and aborts. Threads: one, but for device_kit_sync.
+ * or libweft_cuda.so beside the test program. Blocks have exactly the bytes
+ * asked for, so that the address sanitizer sees what goes beyond
+ * (libweft_simt.so). What fails is printed, and aborts. Threads: one, but for
+ * device_kit_sync.
  *
  * A device does not survive fork: main calls device_kit_need, each test
  * device_kit_open.
