@@ -241,7 +241,8 @@ weft_status weft_dial_run(const weft_dialling *dialling, weft_link **link_out,
         if (err != NULL) err->status = WEFT_FAILED_PRECONDITION;
         return WEFT_FAILED_PRECONDITION;
     }
-    weft_link_settle_tcp(link, dialling->link);
+    weft_link_settle_tcp(link, dialling->link,
+                         weft_hello_protocol(dialling->own, &peer), true);
     weft_link_set_name(link, dialling->link->name != NULL ? dialling->link->name
                                                           : peer.id);
     *link_out = link;

@@ -1,12 +1,11 @@
 #include "shard/link/frame.h"
 
-#include <stdbool.h>
-
 #include "node/base/pack.h"
 
 enum {
     MAGIC = 0x54464557, /* "WEFT" in memory */
     CRC_AT = 60,
+    NEAR = 1, /* of the flags */
     CAPACITY_MIN = 8,
 };
 
@@ -17,6 +16,7 @@ const char *weft_frame_type_name(weft_frame_type type)
     case WEFT_FRAME_WELCOME: return "welcome";
     case WEFT_FRAME_REFUSE: return "refuse";
     case WEFT_FRAME_PULSE: return "pulse";
+    case WEFT_FRAME_COMM: return "comm";
     case WEFT_FRAME_DISPATCH: return "dispatch";
     case WEFT_FRAME_ANSWER: return "answer";
     case WEFT_FRAME_REJECT: return "reject";
@@ -50,7 +50,7 @@ void weft_frame_encode(const weft_frame *frame, uint32_t payload_crc,
     weft_pack_u32(&pack, frame->attempt);
     weft_pack_u32(&pack, frame->group);
     weft_pack_u32(&pack, frame->tag);
-    weft_pack_u32(&pack, 0);
+    weft_pack_u32(&pack, frame->is_near ? NEAR : 0);
     weft_pack_u32(&pack, weft_crc32c(0, header_out, CRC_AT));
 }
 
@@ -98,6 +98,27 @@ static weft_status check_size(const char *type, const char *what, uint64_t is,
                      what, (unsigned long long)is, (unsigned long long)limit);
 }
 
+static weft_status check_flags(const char *type, uint32_t flags,
+                               const weft_frame *frame,
+                               const weft_frame_limits *limits, weft_err *err)
+{
+    if ((flags & ~(uint32_t)NEAR) != 0)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "a frame \"%s\" with unknown flags %#x", type,
+                         (unsigned)flags);
+    if (flags == 0) return WEFT_OK;
+    if (!limits->near)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "a frame \"%s\" with near rows on a link that has "
+                         "none",
+                         type);
+    if (frame->n_rows == 0 || frame->row_bytes % sizeof(float) != 0)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "a frame \"%s\" with %d near rows of %u bytes", type,
+                         (int)frame->n_rows, (unsigned)frame->row_bytes);
+    return WEFT_OK;
+}
+
 weft_status
 weft_frame_decode(const unsigned char header[WEFT_FRAME_HEADER_BYTES],
                   const weft_frame_limits *limits, weft_frame *frame_out,
@@ -136,10 +157,9 @@ weft_frame_decode(const unsigned char header[WEFT_FRAME_HEADER_BYTES],
     frame.attempt = weft_unpack_u32(&unpack);
     frame.group = weft_unpack_u32(&unpack);
     frame.tag = weft_unpack_u32(&unpack);
-    if (weft_unpack_u32(&unpack) != 0)
-        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
-                         "a frame \"%s\" with something in its reserved field",
-                         name);
+    const uint32_t flags = weft_unpack_u32(&unpack);
+    WEFT_TRY(check_flags(name, flags, &frame, limits, err));
+    frame.is_near = flags != 0;
     *frame_out = frame;
     *payload_crc_out = payload_crc;
     return WEFT_OK;

@@ -8,10 +8,12 @@
  *   0 magic "WEFT"    4 version u16    6 type u16     8 body_bytes u32
  *  12 n_rows u32     16 row_bytes u32 20 payload_crc u32 (body, then rows)
  *  24 epoch u64      32 step u64      40 layer i32   44 attempt u32
- *  48 group u32      52 tag u32       56 reserved u32 (0)
+ *  48 group u32      52 tag u32       56 flags u32 (1: rows are near; else 0)
  *  60 header_crc u32 (of bytes 0 to 59)
  *
- * All little-endian; checksums are CRC-32C (RFC 3720, appendix B.4).
+ * All little-endian; checksums are CRC-32C (RFC 3720, appendix B.4). Near rows
+ * (near.h) do not follow the body: they go from device to device beside the
+ * stream, and payload_crc is the body's alone.
  *
  * (epoch, group, step, layer, attempt, tag) names one piece of work. Whoever
  * asked drops an answer whose name is not the one it waits for; whoever answers
@@ -26,6 +28,7 @@
 #ifndef WEFT_SHARD_LINK_FRAME_H
 #define WEFT_SHARD_LINK_FRAME_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -45,6 +48,7 @@ typedef enum weft_frame_type {
     WEFT_FRAME_WELCOME,   /* who answers; its body is a weft_hello */
     WEFT_FRAME_REFUSE,    /* the other end's reason, text; then it closes */
     WEFT_FRAME_PULSE,     /* alive; `step` is the sender's step counter */
+    WEFT_FRAME_COMM,      /* how both ends come to near rows; protocol 2 */
 
     /* Layer shard and expert shard (shard/expert). */
     WEFT_FRAME_DISPATCH = 16,
@@ -77,6 +81,7 @@ typedef struct weft_frame {
     size_t body_bytes;
     int32_t n_rows;
     uint32_t row_bytes;
+    bool is_near; /* the rows are in the device's memory, at both ends */
     /* Received: the rows, one after another, 64-byte aligned. NULL when
      * sending, where the rows are given beside the frame. */
     const void *rows;
@@ -87,6 +92,7 @@ typedef struct weft_frame_limits {
     size_t body_bytes_max; /* <= WEFT_FRAME_BODY_BYTES_MAX */
     int32_t rows_max;      /* <= WEFT_FRAME_ROWS_MAX */
     uint32_t row_bytes_max;
+    bool near; /* rows may be near; the link says so, not its options */
 } weft_frame_limits;
 
 /* CRC-32C continued from `crc` (0 to begin). */
@@ -98,11 +104,18 @@ void weft_frame_encode(const weft_frame *frame, uint32_t payload_crc,
 
 /* DATA_LOSS: not a header of ours, or damaged. FAILED_PRECONDITION: another
  * version; the text names both. INVALID_ARGUMENT: a size above a limit, with
- * size and limit, or a type that nobody knows. body and rows are NULL. */
+ * size and limit, a type that nobody knows, or near rows where there can be
+ * none. body and rows are NULL. */
 WEFT_MUST_CHECK weft_status
 weft_frame_decode(const unsigned char header[WEFT_FRAME_HEADER_BYTES],
                   const weft_frame_limits *limits, weft_frame *frame_out,
                   uint32_t *payload_crc_out, weft_err *err);
+
+/* Bytes of rows in the stream: none of near ones. */
+static inline size_t weft_frame_stream_bytes(const weft_frame *frame)
+{
+    return frame->is_near ? 0 : (size_t)frame->n_rows * frame->row_bytes;
+}
 
 /* "dispatch"; NULL: no such type. */
 const char *weft_frame_type_name(weft_frame_type type);

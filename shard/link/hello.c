@@ -96,7 +96,7 @@ weft_status weft_hello_decode(const void *bytes, size_t n,
     weft_unpack_text(&unpack, hello.profile, sizeof hello.profile);
     /* A later protocol may say more of itself; what is read here stays where
      * it is. */
-    const bool later = hello.protocol_max > WEFT_FRAME_VERSION;
+    const bool later = hello.protocol_max > WEFT_PROTOCOL_MAX;
     if (unpack.bad || (!later && !weft_unpack_done(&unpack)))
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
                          "%zu bytes that are no hello", n);
@@ -162,4 +162,10 @@ weft_status weft_hello_check(const weft_hello *own, const weft_hello *peer,
         WEFT_TRY(check_text(own, peer, "numeric profile", own->profile,
                             peer->profile, err));
     return WEFT_OK;
+}
+
+uint32_t weft_hello_protocol(const weft_hello *own, const weft_hello *peer)
+{
+    return own->protocol_max < peer->protocol_max ? own->protocol_max
+                                                  : peer->protocol_max;
 }

@@ -21,6 +21,12 @@ enum {
     WEFT_HELLO_BYTES_MAX = 1024,
 };
 
+enum {
+    WEFT_PROTOCOL_MIN = 1,
+    WEFT_PROTOCOL_NEAR = 2, /* from here on: frames of type COMM (near.h) */
+    WEFT_PROTOCOL_MAX = 2,
+};
+
 typedef enum weft_role {
     WEFT_ROLE_ROUTER = 1,
     WEFT_ROLE_LAYERS = 2,
@@ -62,5 +68,8 @@ WEFT_MUST_CHECK weft_status weft_hello_decode(const void *bytes, size_t n,
 WEFT_MUST_CHECK weft_status weft_hello_check(const weft_hello *own,
                                              const weft_hello *peer,
                                              weft_err *err);
+
+/* What two who may talk speak: the highest version that both know. */
+uint32_t weft_hello_protocol(const weft_hello *own, const weft_hello *peer);
 
 #endif

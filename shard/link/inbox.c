@@ -37,13 +37,12 @@ static size_t start_for(size_t body_bytes)
 
 static size_t total_of(const weft_frame *frame)
 {
-    return HEADER + frame->body_bytes +
-           (size_t)frame->n_rows * frame->row_bytes;
+    return HEADER + frame->body_bytes + weft_frame_stream_bytes(frame);
 }
 
 static size_t skew_of(const weft_frame *frame, size_t at)
 {
-    if (frame->n_rows == 0) return 0;
+    if (weft_frame_stream_bytes(frame) == 0) return 0;
     return (at + HEADER + frame->body_bytes) % ALIGN;
 }
 
@@ -182,8 +181,9 @@ weft_status weft_inbox_next(weft_inbox *inbox, const weft_frame_limits *limits,
     inbox->last_body_bytes = inbox->next.body_bytes;
     *frame_out = inbox->next;
     frame_out->body = at + HEADER;
-    frame_out->rows =
-        inbox->next.n_rows > 0 ? at + HEADER + inbox->next.body_bytes : NULL;
+    frame_out->rows = weft_frame_stream_bytes(&inbox->next) > 0
+                          ? at + HEADER + inbox->next.body_bytes
+                          : NULL;
     *got_out = true;
     return WEFT_OK;
 }

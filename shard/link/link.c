@@ -9,6 +9,7 @@
 #include "node/base/str.h"
 #include "shard/link/dial_internal.h"
 #include "shard/link/link_internal.h"
+#include "shard/link/near_internal.h"
 
 void weft_link_init(weft_link *link, const weft_transport_ops *ops, int fd,
                     const weft_link_options *options)
@@ -42,12 +43,12 @@ weft_status weft_link_break(weft_link *link, weft_err *err, const char *format,
     (void)WEFT_FAIL(&link->why, WEFT_UNAVAILABLE, "link to %s: %.240s",
                     link->name, text);
     atomic_store(&link->broken, true);
+    if (link->near != NULL) weft_near_abort(link->near);
     if (err != NULL) *err = link->why;
     return WEFT_UNAVAILABLE;
 }
 
-/* UNAVAILABLE with the reason, if it is broken. */
-static weft_status check_unbroken(const weft_link *link, weft_err *err)
+weft_status weft_link_check_unbroken(const weft_link *link, weft_err *err)
 {
     if (!atomic_load_explicit(&link->broken, memory_order_relaxed))
         return WEFT_OK;
@@ -83,6 +84,9 @@ weft_meeting weft_link_meet(weft_link *link, const weft_frame *frame)
         weft_refuse_text(frame, text, sizeof text);
         (void)weft_link_break(link, NULL, "refused: %s", text);
         return WEFT_MEET_END;
+    case WEFT_FRAME_COMM:
+        if (link->shaking) return too_early(link, frame);
+        return weft_near_meet(link, frame);
     default:
         if (!link->shaking) {
             link->frames_received++;
@@ -95,7 +99,9 @@ weft_meeting weft_link_meet(weft_link *link, const weft_frame *frame)
 
 void weft_link_close(weft_link *link)
 {
-    if (link != NULL) link->ops->close(link);
+    if (link == NULL) return;
+    weft_near_detach(link);
+    link->ops->close(link);
 }
 
 /* What no receiver could take. */
@@ -105,7 +111,7 @@ static weft_status check_frame(const weft_frame *frame, const void *const *rows,
     if (weft_frame_type_name(frame->type) == NULL ||
         frame->body_bytes > WEFT_FRAME_BODY_BYTES_MAX || frame->n_rows < 0 ||
         frame->n_rows > WEFT_FRAME_ROWS_MAX ||
-        frame->row_bytes > WEFT_FRAME_ROW_BYTES_MAX ||
+        frame->row_bytes > WEFT_FRAME_ROW_BYTES_MAX || frame->is_near ||
         (frame->n_rows > 0 && (rows == NULL || frame->row_bytes == 0)))
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
                          "no frame: type %d, %zu body bytes, %d rows of %u "
@@ -118,10 +124,16 @@ static weft_status check_frame(const weft_frame *frame, const void *const *rows,
 weft_status weft_link_send(weft_link *link, const weft_frame *frame,
                            const void *const *rows, weft_err *err)
 {
-    WEFT_TRY(check_unbroken(link, err));
+    WEFT_TRY(weft_link_check_unbroken(link, err));
     WEFT_TRY(check_frame(frame, rows, err));
+    return weft_link_send_checked(link, frame, rows, err);
+}
+
+weft_status weft_link_send_checked(weft_link *link, const weft_frame *frame,
+                                   const void *const *rows, weft_err *err)
+{
     const weft_status st = link->ops->send(link, frame, rows, err);
-    if (st == WEFT_OK) link->frames_sent++;
+    if (st == WEFT_OK && frame->type != WEFT_FRAME_COMM) link->frames_sent++;
     return st;
 }
 
@@ -133,7 +145,7 @@ bool weft_link_is_idle(const weft_link *link)
 weft_status weft_link_flush(weft_link *link, uint64_t deadline_ns,
                             weft_err *err)
 {
-    WEFT_TRY(check_unbroken(link, err));
+    WEFT_TRY(weft_link_check_unbroken(link, err));
     return link->ops->flush(link, deadline_ns, err);
 }
 
@@ -141,8 +153,16 @@ weft_status weft_link_recv(weft_link *link, weft_frame *frame_out,
                            bool *got_out, weft_err *err)
 {
     *got_out = false;
-    WEFT_TRY(check_unbroken(link, err));
-    return link->ops->recv(link, frame_out, got_out, err);
+    WEFT_TRY(weft_link_check_unbroken(link, err));
+    return link->near != NULL ? weft_near_recv(link, frame_out, got_out, err)
+                              : link->ops->recv(link, frame_out, got_out, err);
+}
+
+bool weft_link_is_ready(const weft_link *link)
+{
+    /* What lies behind a frame that is held is not for recv yet. */
+    return link->near != NULL && link->near->held ? weft_near_is_ready(link)
+                                                  : link->ops->is_ready(link);
 }
 
 /* How long before now_ns, but not before since_ns. */
@@ -155,7 +175,7 @@ static uint64_t age(uint64_t now_ns, uint64_t at_ns, uint64_t since_ns)
 weft_status weft_link_judge(weft_link *link, uint64_t now_ns,
                             uint64_t waiting_since_ns, weft_err *err)
 {
-    WEFT_TRY(check_unbroken(link, err));
+    WEFT_TRY(weft_link_check_unbroken(link, err));
     const weft_link_options *const options = &link->options;
     const uint64_t silent =
         age(now_ns, atomic_load(&link->last_heard_ns), waiting_since_ns);
@@ -168,7 +188,9 @@ weft_status weft_link_judge(weft_link *link, uint64_t now_ns,
         !link->ops->is_idle(link))
         return weft_link_break(link, err, "took nothing for %llu ms",
                                (unsigned long long)stalled / 1000000U);
-    return WEFT_OK;
+    return link->near == NULL
+               ? WEFT_OK
+               : weft_near_judge(link, now_ns, waiting_since_ns, err);
 }
 
 const char *weft_link_name(const weft_link *link)
@@ -186,6 +208,10 @@ void weft_link_get_stats(const weft_link *link, weft_link_stats *stats_out)
         .pulse_step = atomic_load(&link->pulse_step),
         .last_heard_ns = atomic_load(&link->last_heard_ns),
     };
+    if (link->near == NULL) return;
+    stats_out->near_sent = link->near->frames_sent;
+    stats_out->near_received = link->near->frames_received;
+    stats_out->near_failed = link->near->n_failed;
 }
 
 void weft_link_pulse(weft_link *link, uint64_t step)

@@ -18,7 +18,8 @@
  *
  * Transports: `local` (within the process) and `tcp` (with or without TLS) are
  * two fillings of weft_transport_ops; tests/unit/test_link_suite.c holds both
- * to what is said here. A transport may move rows apart from headers.
+ * to what is said here. Over tcp the rows of a frame may go from device to
+ * device, beside the stream: near.h.
  *
  * Threads: the owner; weft_link_pulse by one other (pulse.h).
  * Guarantees, each with a test of its name in the suite: order, whole_or_none,
@@ -33,6 +34,7 @@
 #include "shard/link/frame.h"
 
 typedef struct weft_link weft_link;
+typedef struct weft_near weft_near; /* near.h */
 
 typedef struct weft_link_options {
     weft_frame_limits limits; /* of what comes in */
@@ -41,12 +43,17 @@ typedef struct weft_link_options {
     /* How long frames may wait to leave without any progress; 0: never. */
     uint64_t stall_ns;
     const char *name; /* of the other end, for messages; copied */
+    /* What near rows need of this process (near.h); borrowed, outlives its
+     * links. NULL: rows are never near. Of links that were dialled. */
+    weft_near *near;
 } weft_link_options;
 
 typedef struct weft_link_stats {
     uint64_t frames_sent, frames_received, bytes_sent, bytes_received;
     uint64_t pulse_step;    /* the last step counter that the other end told */
     uint64_t last_heard_ns; /* anything at all */
+    uint64_t near_sent, near_received; /* frames with near rows, of the above */
+    uint64_t near_failed; /* 1: it was tried, and rows stay in the stream */
 } weft_link_stats;
 
 /* Two ends within this process. */

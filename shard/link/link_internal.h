@@ -33,16 +33,21 @@ typedef struct weft_transport_ops {
     /* Whether recv has something to say that the descriptor does not show. */
     bool (*is_ready)(const weft_link *link);
     void (*pulse)(weft_link *link, uint64_t step);
+    /* While a frame that recv gave out is held back: sends on, and takes note
+     * of whether anything comes. false: the other end has gone. NULL: of a
+     * transport whose links are never near. */
+    bool (*pump)(weft_link *link);
 } weft_transport_ops;
 
 struct weft_link {
     const weft_transport_ops *ops;
     weft_link_options options;
     char name[WEFT_LINK_NAME_BYTES];
-    int fd;         /* readable when there may be something to receive, writable
-                       when there is room to send */
-    bool polls_out; /* a poller waits for the latter, too */
-    bool shaking;   /* frames of the handshake are given to the owner */
+    int fd; /* readable when there may be something to receive, writable
+               when there is room to send */
+    struct weft_near_link *near; /* near_internal.h; NULL: none */
+    bool polls_out;              /* a poller waits for the latter, too */
+    bool shaking; /* frames of the handshake are given to the owner */
     atomic_bool broken;
     weft_err why;      /* of a broken link; owner's */
     weft_status cause; /* what a frame was refused with; OK: it was not that */
@@ -58,6 +63,17 @@ void weft_link_set_name(weft_link *link, const char *name);
 weft_status weft_link_break(weft_link *link, weft_err *err, const char *format,
                             ...) WEFT_PRINTF(3, 4);
 
+/* UNAVAILABLE with the reason, if it is broken. */
+WEFT_MUST_CHECK weft_status weft_link_check_unbroken(const weft_link *link,
+                                                     weft_err *err);
+/* As weft_link_send of a frame that was checked. */
+WEFT_MUST_CHECK weft_status weft_link_send_checked(weft_link *link,
+                                                   const weft_frame *frame,
+                                                   const void *const *rows,
+                                                   weft_err *err);
+/* Whether recv has something to say that the descriptor does not show. */
+bool weft_link_is_ready(const weft_link *link);
+
 typedef enum weft_meeting {
     WEFT_MEET_GIVE, /* to the owner */
     WEFT_MEET_SKIP, /* the link's own; look for another */
@@ -72,8 +88,10 @@ typedef struct weft_tls_session weft_tls_session;
 WEFT_MUST_CHECK weft_status weft_link_create_tcp(
     int fd, weft_tls_session *session, bool shaking,
     const weft_link_options *options, weft_link **link_out, weft_err *err);
-/* The handshake is over: these limits and times from here on. */
-void weft_link_settle_tcp(weft_link *link, const weft_link_options *options);
+/* The handshake is over: these limits and times from here on. `protocol`: what
+ * both ends speak; `dials`: this one did. */
+void weft_link_settle_tcp(weft_link *link, const weft_link_options *options,
+                          uint32_t protocol, bool dials);
 
 /* -- one TLS connection (tls.c) ------------------------------------------- */
 

@@ -40,7 +40,7 @@ uint32_t weft_frame_payload_crc(const weft_frame *frame,
                                 const void *const *rows)
 {
     uint32_t crc = weft_crc32c(0, frame->body, frame->body_bytes);
-    if (frame->n_rows == 0) return crc;
+    if (weft_frame_stream_bytes(frame) == 0) return crc;
     if (rows_are_one(frame, rows))
         return weft_crc32c(crc, rows[0],
                            (size_t)frame->n_rows * frame->row_bytes);
@@ -74,8 +74,7 @@ bool weft_outbox_put(weft_outbox *outbox, const weft_frame *frame,
     weft_frame_encode(frame, weft_frame_payload_crc(frame, rows), out->header);
     out->rows = rows;
     out->row_bytes = frame->row_bytes;
-    out->total =
-        HEADER + frame->body_bytes + (size_t)frame->n_rows * frame->row_bytes;
+    out->total = HEADER + frame->body_bytes + weft_frame_stream_bytes(frame);
     outbox->n++;
     return true;
 }

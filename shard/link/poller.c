@@ -8,7 +8,7 @@
 
 #include "node/base/clock.h"
 #include "node/base/mem.h"
-#include "shard/link/link_internal.h"
+#include "shard/link/near_internal.h"
 
 enum { EVENTS = 16 };
 
@@ -87,10 +87,13 @@ void weft_poller_remove(weft_poller *poller, weft_link *link)
     }
 }
 
-/* Whether a link needs no waiting. Asks for room to send where frames wait. */
-static bool look(weft_poller *poller)
+/* Whether a link needs no waiting. Asks for room to send where frames wait.
+ * *tick_ns_out: how soon to look again, since no descriptor tells of near rows.
+ */
+static bool look(weft_poller *poller, uint64_t *tick_ns_out)
 {
     bool ready = false;
+    *tick_ns_out = UINT64_MAX;
     for (int32_t i = 0; i < poller->n; i++) {
         weft_link *const link = poller->links[i];
         const bool out = !link->ops->is_idle(link);
@@ -98,7 +101,9 @@ static bool look(weft_poller *poller)
             control(poller, EPOLL_CTL_MOD, link->fd,
                     out ? EPOLLIN | EPOLLOUT : EPOLLIN))
             link->polls_out = out;
-        ready = ready || link->broken || link->ops->is_ready(link);
+        ready = ready || link->broken || weft_link_is_ready(link);
+        const uint64_t tick_ns = weft_near_tick_ns(link);
+        if (tick_ns < *tick_ns_out) *tick_ns_out = tick_ns;
     }
     return ready;
 }
@@ -142,16 +147,20 @@ static void relax(void)
 void weft_poller_wait(weft_poller *poller, uint64_t deadline_ns,
                       uint64_t spin_ns)
 {
-    if (look(poller)) {
+    uint64_t tick_ns = UINT64_MAX;
+    if (look(poller, &tick_ns)) {
         (void)ask(poller, 0); /* so that a wake does not stay behind */
         return;
     }
     uint64_t now = weft_clock_now_ns();
+    if (now < deadline_ns && tick_ns < deadline_ns - now)
+        deadline_ns = now + tick_ns;
     const uint64_t spin_end = spin_ns < deadline_ns - now && now < deadline_ns
                                   ? now + spin_ns
                                   : deadline_ns;
     while (now < spin_end) {
         if (ask(poller, 0)) return;
+        if (tick_ns != UINT64_MAX && look(poller, &tick_ns)) return;
         relax();
         now = weft_clock_now_ns();
     }

@@ -151,7 +151,8 @@ static bool meet_hello(weft_link_server *server, pending *one,
         return false;
     }
     weft_incarnations_note(&server->incarnations, &peer);
-    weft_link_settle_tcp(one->link, &options->link);
+    weft_link_settle_tcp(one->link, &options->link,
+                         weft_hello_protocol(own, &peer), false);
     weft_link_set_name(one->link, peer.id);
     options->take(options->arg, one->link, &peer);
     return false;

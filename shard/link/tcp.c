@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include "node/base/mem.h"
 #include "shard/link/inbox.h"
 #include "shard/link/link_internal.h"
+#include "shard/link/near_internal.h"
 #include "shard/link/outbox.h"
 
 enum {
@@ -36,6 +38,7 @@ typedef struct tcp_link {
     weft_inbox inbox;
     bool ended; /* nothing more can be read */
     char ended_why[128];
+    int n_unread; /* bytes that the socket had when pump looked */
 
     pthread_mutex_t lock; /* of what follows, and of TLS */
     weft_outbox outbox;
@@ -284,6 +287,21 @@ static bool tcp_is_ready(const weft_link *link)
            (tcp->session != NULL && weft_tls_has_more(tcp->session));
 }
 
+/* What has come stays in the socket: there is room for minutes of pulses. */
+static bool tcp_pump(weft_link *link)
+{
+    tcp_link *const tcp = of(link);
+    struct pollfd at = {.fd = link->fd, .events = POLLRDHUP};
+    int n = 0;
+    push_if_waiting(tcp);
+    if (ioctl(link->fd, FIONREAD, &n) == 0 && n != tcp->n_unread) {
+        tcp->n_unread = n;
+        atomic_store(&link->last_heard_ns, weft_clock_now_ns());
+    }
+    return !tcp->ended && atomic_load(&tcp->send_error) == 0 &&
+           poll(&at, 1, 0) == 0;
+}
+
 /* -- the rest ------------------------------------------------------------- */
 
 /* Reads while it writes, up to a whole frame: where both ends flush, one of
@@ -338,6 +356,7 @@ static const weft_transport_ops tcp_ops = {
     .recv = tcp_recv,
     .is_ready = tcp_is_ready,
     .pulse = tcp_pulse,
+    .pump = tcp_pump,
 };
 
 static void tune(int fd, const weft_link_options *options)
@@ -389,7 +408,8 @@ free_tcp:
                                      "no memory for a link");
 }
 
-void weft_link_settle_tcp(weft_link *link, const weft_link_options *options)
+void weft_link_settle_tcp(weft_link *link, const weft_link_options *options,
+                          uint32_t protocol, bool dials)
 {
     tcp_link *const tcp = of(link);
     const int32_t queue_frames = link->options.queue_frames;
@@ -398,4 +418,5 @@ void weft_link_settle_tcp(weft_link *link, const weft_link_options *options)
     link->options.queue_frames = queue_frames;
     link->shaking = false;
     tcp->inbox.least_bytes = BUFFER_BYTES;
+    if (protocol >= WEFT_PROTOCOL_NEAR) weft_near_attach(link, dials);
 }

@@ -1,13 +1,14 @@
 /* Any bytes as what a link receives, in pieces whose sizes the bytes choose:
  * the buffer gives whole frames within its limits or one error, the same as
  * when all comes at once, and never more memory than has come. Payloads of
- * hellos go to their decoder. */
+ * hellos and of what is said of near rows go to their decoders. */
 #include <stdint.h>
 #include <string.h>
 
 #include "node/base/check.h"
 #include "shard/link/hello.h"
 #include "shard/link/inbox.h"
+#include "shard/link/near_internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -15,7 +16,8 @@ enum { BODY_MAX = 4096, ROWS_MAX = 64, ROW_BYTES_MAX = 1024, SLACK = 16384 };
 
 static const weft_frame_limits limits = {.body_bytes_max = BODY_MAX,
                                          .rows_max = ROWS_MAX,
-                                         .row_bytes_max = ROW_BYTES_MAX};
+                                         .row_bytes_max = ROW_BYTES_MAX,
+                                         .near = true};
 
 /* What came out, so that two ways of feeding can be compared. */
 typedef struct outcome {
@@ -39,6 +41,18 @@ static void see_hello(const weft_frame *frame)
     (void)weft_hello_check(&hello, &again, &err);
 }
 
+static void see_comm(const weft_frame *frame)
+{
+    unsigned char bytes[WEFT_NEAR_BODY_BYTES_MAX];
+    weft_near_said said, again;
+    if (weft_near_decode(frame, &said, NULL) != WEFT_OK) return;
+    const weft_frame other = {.type = WEFT_FRAME_COMM,
+                              .body = bytes,
+                              .body_bytes = weft_near_encode(&said, bytes)};
+    WEFT_ASSERT(weft_near_decode(&other, &again, NULL) == WEFT_OK);
+    WEFT_ASSERT(memcmp(&said, &again, sizeof said) == 0);
+}
+
 static void see(const weft_frame *frame, outcome *seen)
 {
     WEFT_ASSERT(frame->body_bytes <= BODY_MAX && frame->n_rows >= 0 &&
@@ -49,7 +63,9 @@ static void see(const weft_frame *frame, outcome *seen)
     if (frame->rows != NULL)
         seen->crc = weft_crc32c(seen->crc, frame->rows,
                                 (size_t)frame->n_rows * frame->row_bytes);
+    WEFT_ASSERT(!frame->is_near || (frame->n_rows > 0 && frame->rows == NULL));
     if (frame->type == WEFT_FRAME_HELLO) see_hello(frame);
+    if (frame->type == WEFT_FRAME_COMM) see_comm(frame);
 }
 
 /* piece 0: sizes from the data. */
@@ -113,7 +129,9 @@ static void mend(uint8_t *data, size_t size)
         uint8_t *const header = data + at;
         memcpy(header, "WEFT\1\0", 6);
         const uint64_t body = get32(header + 8);
-        const uint64_t rows = (uint64_t)get32(header + 12) * get32(header + 16);
+        const bool near = get32(header + 56) == 1;
+        const uint64_t rows =
+            near ? 0 : (uint64_t)get32(header + 12) * get32(header + 16);
         at += WEFT_FRAME_HEADER_BYTES;
         const uint64_t payload = body + rows;
         const bool whole = rows <= size && payload <= size - at;

@@ -151,7 +151,7 @@ START_TEST(each_field_has_its_limit)
                   "a frame of version 2, and version 1 is spoken here");
     check_refused(4, 0, 2, WEFT_FAILED_PRECONDITION, "version 0");
     check_refused(6, 0, 2, WEFT_INVALID_ARGUMENT, "of type 0");
-    check_refused(6, 5, 2, WEFT_INVALID_ARGUMENT, "of type 5");
+    check_refused(6, 6, 2, WEFT_INVALID_ARGUMENT, "of type 6");
     check_refused(6, 0xffff, 2, WEFT_INVALID_ARGUMENT, "of type 65535");
     check_refused(8, 1001, 4, WEFT_INVALID_ARGUMENT,
                   "\"answer\" with body bytes 1001, and the limit is 1000");
@@ -163,7 +163,34 @@ START_TEST(each_field_has_its_limit)
                   "row bytes 4097, and the limit is 4096");
     check_refused(16, UINT32_MAX, 4, WEFT_INVALID_ARGUMENT, "4294967295");
     check_refused(16, 0, 4, WEFT_INVALID_ARGUMENT, "100 rows of no bytes");
-    check_refused(56, 1, 4, WEFT_INVALID_ARGUMENT, "reserved");
+    check_refused(56, 1, 4, WEFT_INVALID_ARGUMENT, "has none");
+    check_refused(56, 2, 4, WEFT_INVALID_ARGUMENT, "unknown flags 0x2");
+}
+END_TEST
+
+START_TEST(near_rows_do_not_follow_the_body)
+{
+    unsigned char header[WEFT_FRAME_HEADER_BYTES];
+    weft_frame_limits near = limits;
+    weft_frame sent = example(), got;
+    uint32_t crc = 0;
+    near.near = sent.is_near = true;
+    weft_frame_encode(&sent, 7, header);
+    OK(weft_frame_decode(header, &near, &got, &crc, &err));
+    ck_assert(got.is_near && got.n_rows == sent.n_rows);
+    ck_assert_uint_eq(weft_frame_stream_bytes(&got), 0);
+    sent.is_near = false;
+    ck_assert_uint_eq(weft_frame_stream_bytes(&sent), 100 * 4096);
+    sent.is_near = true;
+    sent.row_bytes = 4095;
+    weft_frame_encode(&sent, 7, header);
+    ck_assert_int_eq(weft_frame_decode(header, &near, &got, &crc, NULL),
+                     WEFT_INVALID_ARGUMENT);
+    sent.n_rows = 0;
+    sent.row_bytes = 4096;
+    weft_frame_encode(&sent, 7, header);
+    ck_assert_int_eq(weft_frame_decode(header, &near, &got, &crc, NULL),
+                     WEFT_INVALID_ARGUMENT);
 }
 END_TEST
 
@@ -176,7 +203,7 @@ START_TEST(types_have_names)
                                                    2, NULL) == WEFT_OK);
         named += name != NULL;
     }
-    ck_assert_int_eq(named, 16);
+    ck_assert_int_eq(named, 17);
     ck_assert_str_eq(weft_frame_type_name(WEFT_FRAME_DISPATCH), "dispatch");
 }
 END_TEST
@@ -384,7 +411,7 @@ START_TEST(a_hello_comes_back)
                      WEFT_INVALID_ARGUMENT);
     ck_assert_int_eq(weft_hello_decode(bytes, sizeof bytes, &got, NULL),
                      WEFT_INVALID_ARGUMENT);
-    bytes[4] = WEFT_FRAME_VERSION + 1; /* a later one may say more */
+    bytes[4] = WEFT_PROTOCOL_MAX + 1; /* a later one may say more */
     OK(weft_hello_decode(bytes, n + 1, &got, &err));
 }
 END_TEST
@@ -400,6 +427,18 @@ static void check_flaw(const weft_hello *bad, const char *text)
     ck_assert_msg(strstr(told.text, text) != NULL, "%s, and not %s", told.text,
                   text);
 }
+
+START_TEST(the_highest_common_protocol_is_spoken)
+{
+    weft_hello old = hello(), later = hello();
+    old.protocol_max = WEFT_PROTOCOL_MIN;
+    later.protocol_max = WEFT_PROTOCOL_MAX;
+    ck_assert_uint_eq(weft_hello_protocol(&old, &later), WEFT_PROTOCOL_MIN);
+    ck_assert_uint_eq(weft_hello_protocol(&later, &old), WEFT_PROTOCOL_MIN);
+    ck_assert_uint_eq(weft_hello_protocol(&later, &later), WEFT_PROTOCOL_MAX);
+    OK(weft_hello_check(&old, &later, &err));
+}
+END_TEST
 
 START_TEST(a_hello_is_looked_at)
 {
@@ -501,6 +540,7 @@ int main(void)
                                   a_header_comes_back,
                                   every_damaged_bit_is_found,
                                   each_field_has_its_limit,
+                                  near_rows_do_not_follow_the_body,
                                   types_have_names,
                                   capacities_are_powers_of_two,
                                   what_is_announced_takes_no_memory,
@@ -509,6 +549,7 @@ int main(void)
                                   rows_leave_from_where_they_lie,
                                   a_hello_comes_back,
                                   a_hello_is_looked_at,
+                                  the_highest_common_protocol_is_spoken,
                                   each_difference_is_named_with_both_values};
     return WEFT_SUITE_RUN("frame", tests);
 }
