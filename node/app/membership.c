@@ -8,7 +8,6 @@
 #include "node/base/clock.h"
 #include "node/base/mem.h"
 
-enum { PROTOCOL = 1 };
 
 static const uint64_t REGISTRY_WAIT_NS = UINT64_C(10000000000);
 /* Frames that do not leave for so long though the peer is not silent: as long
@@ -51,8 +50,8 @@ static void fill_hello(weft_membership *m, const weft_model_config *config,
     const weft_options *const o = m->options;
     weft_hello *const h = &m->hello;
     *h = (weft_hello){
-        .protocol_min = PROTOCOL,
-        .protocol_max = PROTOCOL,
+        .protocol_min = WEFT_PROTOCOL_MIN,
+        .protocol_max = WEFT_PROTOCOL_MAX,
         .role = o->role,
         .config_hash = weft_model_config_hash(config),
         .weights_hash =
