@@ -5,10 +5,10 @@
 #include <sys/random.h>
 
 #include "node/app/answer.h"
+#include "node/app/client_open.h"
 #include "node/app/commands.h"
 #include "node/app/prompt.h"
 #include "node/base/clock.h"
-#include "node/rpc/client.h"
 
 enum { REQUEST_ID_BYTES = 32, REASON_BYTES = 16 };
 
@@ -134,8 +134,7 @@ static int run(const weft_options *o, const weft_generate_request *request)
 {
     weft_err err = {0};
     weft_client *client = NULL;
-    weft_status st =
-        weft_client_create(o->addr.text, connect_ns, &client, &err);
+    weft_status st = weft_client_open(o, connect_ns, &client, &err);
     if (st != WEFT_OK) {
         (void)WEFT_WRAP(&err, st, "generate");
         return weft_fail_with(weft_exit_of(st, WEFT_DOING_REACH), &err);

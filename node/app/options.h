@@ -102,6 +102,12 @@ typedef enum weft_flag {
     WEFT_FLAG_ETCD_CERT,
     WEFT_FLAG_ETCD_KEY,
     WEFT_FLAG_ETCD_USER_FILE,
+    WEFT_FLAG_TLS_CERT,
+    WEFT_FLAG_TLS_KEY,
+    WEFT_FLAG_TLS_CLIENT_CA,
+    WEFT_FLAG_API_KEYS,
+    WEFT_FLAG_TLS_CA,
+    WEFT_FLAG_API_KEY_FILE,
     WEFT_FLAG_CONTEXT,
     WEFT_FLAG_SEQUENCES,
     WEFT_FLAG_WEIGHTS,
@@ -156,6 +162,10 @@ typedef struct weft_options {
     const char *etcd_ca, *etcd_cert, *etcd_key; /* files, or NULL */
     const char *etcd_user_file;
     weft_role role; /* follows from role_name; of router: ROUTER */
+
+    /* Of the public gRPC port: files, or NULL. */
+    const char *tls_cert, *tls_key, *tls_client_ca, *api_keys;
+    const char *tls_ca, *api_key_file; /* of its clients */
 
     /* Of plan. */
     int32_t context, sequences;

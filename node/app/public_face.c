@@ -25,6 +25,14 @@ weft_status weft_face_check_options(const weft_options *o, weft_err *err)
                          "--max-queue %d: with --max-seqs %d at most %d",
                          o->max_queue, o->max_seqs,
                          WEFT_SLOTS_MAX - o->max_seqs);
+    if ((o->tls_cert == NULL) != (o->tls_key == NULL))
+        return WEFT_FAIL(
+            err, WEFT_INVALID_ARGUMENT,
+            "--%s is missing: --tls-cert and --tls-key go together",
+            o->tls_cert == NULL ? "tls-cert" : "tls-key");
+    if (o->tls_client_ca != NULL && o->tls_cert == NULL)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "--tls-client-ca has no meaning without --tls-cert");
     return WEFT_OK;
 }
 
@@ -129,9 +137,24 @@ static weft_status start_http(weft_face *f, weft_err *err)
     return weft_http_server_start(at->text, &ops, &f->http, err);
 }
 
+static weft_status take_secrets(weft_face *f, weft_err *err)
+{
+    const weft_options *const o = f->options.options;
+    const weft_tls_files files = {.cert_file = o->tls_cert,
+                                  .key_file = o->tls_key,
+                                  .ca_file = o->tls_client_ca,
+                                  .faces_clients = true};
+    WEFT_TRY(weft_tls_create(&files, &f->tls, err));
+    if (o->api_keys == NULL) return WEFT_OK;
+    return weft_keys_create(o->api_keys, &f->keys, err);
+}
+
 static weft_status start_rpc(weft_face *f, weft_err *err)
 {
     weft_rpc_options options = weft_rpc_options_default();
+    WEFT_TRY(take_secrets(f, err));
+    options.tls = f->tls;
+    options.keys = f->keys;
     f->ops = weft_service_get_ops();
     options.listen = f->options.options->listen.text;
     options.ops = &f->ops;
@@ -199,6 +222,10 @@ void weft_face_drain(weft_face *f)
 void weft_face_stop(weft_face *f)
 {
     weft_rpc_server_destroy(f->rpc);
+    weft_tls_destroy(f->tls);
+    weft_keys_destroy(f->keys);
+    f->tls = NULL;
+    f->keys = NULL;
     weft_http_server_destroy(f->http);
     f->rpc = NULL;
     f->http = NULL;

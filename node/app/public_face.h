@@ -38,10 +38,13 @@ typedef struct weft_face {
     weft_service *service;
     weft_service_ops ops;
     weft_http_server *http; /* NULL: --http off */
+    weft_tls *tls;          /* NULL: plain */
+    weft_keys *keys;        /* NULL: everybody may call */
     weft_rpc_server *rpc;
 } weft_face;
 
-/* Whether queue and batch are in range together. INVALID_ARGUMENT. */
+/* Whether queue and batch are in range together, and files of TLS complete.
+ * INVALID_ARGUMENT. */
 WEFT_MUST_CHECK weft_status weft_face_check_options(const weft_options *options,
                                                     weft_err *err);
 /* Both ports, tried and let go. */

@@ -8,8 +8,8 @@
 #include <jansson.h>
 #include <string.h>
 
+#include "node/app/client_open.h"
 #include "node/app/commands.h"
-#include "node/rpc/client.h"
 
 enum { ANSWER_BYTES_MAX = 4 << 20 };
 
@@ -303,7 +303,7 @@ int weft_command_status(const weft_options *options)
     weft_status st = weft_arena_create(ANSWER_BYTES_MAX, &arena, &err);
     if (st != WEFT_OK)
         return weft_fail_with(weft_exit_of(st, WEFT_DOING_START), &err);
-    st = weft_client_create(options->addr.text, timeout_ns, &client, &err);
+    st = weft_client_open(options, timeout_ns, &client, &err);
     int code = WEFT_EXIT_DONE;
     if (st == WEFT_OK) {
         code = show(options, client, arena);

@@ -57,6 +57,7 @@ const char *weft_status_name(weft_status st)
     case WEFT_INTERNAL: return "INTERNAL";
     case WEFT_UNAVAILABLE: return "UNAVAILABLE";
     case WEFT_DATA_LOSS: return "DATA_LOSS";
+    case WEFT_UNAUTHENTICATED: return "UNAUTHENTICATED";
     }
     return "UNKNOWN";
 }

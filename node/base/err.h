@@ -39,6 +39,7 @@ typedef enum weft_status {
     WEFT_INTERNAL = 13,           /* a bug of ours: also counted and alerted */
     WEFT_UNAVAILABLE = 14,        /* a peer is gone: retry elsewhere */
     WEFT_DATA_LOSS = 15,          /* checksum or truncation: do not retry */
+    WEFT_UNAUTHENTICATED = 16,    /* no key, or a wrong one */
 } weft_status;
 
 enum { WEFT_ERR_TEXT_BYTES = 384 };

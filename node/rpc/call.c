@@ -1,6 +1,7 @@
 #include <grpc/support/alloc.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "node/base/check.h"
 #include "node/base/clock.h"
@@ -251,6 +252,25 @@ static void refuse_path(weft_call *c)
     weft_call_finish(c, WEFT_UNIMPLEMENTED, text);
 }
 
+/* Whether the call shows a key, where one is wanted. */
+static bool may_call(const weft_call *c)
+{
+    static const char wanted[] = "Bearer ";
+    const size_t n_wanted = sizeof wanted - 1;
+    weft_keys *const keys = c->server->options.keys;
+    if (keys == NULL || strncmp(c->method->path, "/weft.v1.", 9) != 0)
+        return true;
+    for (size_t i = 0; i < c->metadata.count; i++) {
+        const grpc_metadata *const m = &c->metadata.metadata[i];
+        const char *const value = (const char *)GRPC_SLICE_START_PTR(m->value);
+        const size_t n = GRPC_SLICE_LENGTH(m->value);
+        if (grpc_slice_str_cmp(m->key, "authorization") == 0 && n > n_wanted &&
+            strncasecmp(value, wanted, n_wanted) == 0)
+            return weft_keys_has(keys, value + n_wanted, n - n_wanted);
+    }
+    return false;
+}
+
 void weft_call_begin(weft_call *c, int32_t n_live)
 {
     c->begun_ns = weft_clock_now_ns();
@@ -275,6 +295,10 @@ void weft_call_begin(weft_call *c, int32_t n_live)
         (void)snprintf(text, sizeof text,
                        "too many calls (allowed: at most %d)", o->calls_max);
         weft_call_finish(c, WEFT_RESOURCE_EXHAUSTED, text);
+    } else if (!may_call(c)) {
+        weft_call_finish(c, WEFT_UNAUTHENTICATED,
+                         "authorization: \"Bearer KEY\" with a key of this "
+                         "server is wanted");
     } else if (!c->method->is_stream && c->received == NULL &&
                grpc_call_failed_before_recv_message(c->call) != 0) {
         weft_call_finish(c, WEFT_CANCELLED, "the client is gone");

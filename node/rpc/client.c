@@ -3,11 +3,13 @@
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
 #include <grpc/support/alloc.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "grpc/health/v1/health.pb-c.h"
 #include "node/base/address.h"
 #include "node/base/check.h"
+#include "node/base/file.h"
 #include "node/base/mem.h"
 #include "node/base/str.h"
 #include "node/rpc/bytes.h"
@@ -17,11 +19,14 @@ enum {
     /* A complete answer with many log probabilities is large. */
     RECEIVED_BYTES_MAX = 256 << 20,
     DECODED_BYTES_MAX = 1 << 30,
+    CA_BYTES_MAX = 1 << 20,
 };
 
 struct weft_client {
     grpc_channel *channel;
     grpc_completion_queue *queue;
+    weft_buf roots;      /* PEM, with a NUL; empty: no TLS */
+    char *authorization; /* NULL: none is shown */
     bool lost;
     int64_t retry_after_ms;
 };
@@ -45,7 +50,7 @@ static grpc_arg integer_arg(const char *key, int value)
         .type = GRPC_ARG_INTEGER, .key = name.to, .value = {.integer = value}};
 }
 
-static grpc_channel *open_channel(const char *address)
+static grpc_channel *open_channel(const weft_client *c, const char *address)
 {
     grpc_arg list[] = {
         integer_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
@@ -56,9 +61,12 @@ static grpc_channel *open_channel(const char *address)
     };
     const grpc_channel_args args = {.num_args = sizeof list / sizeof *list,
                                     .args = list};
-    grpc_channel_credentials *plain = grpc_insecure_credentials_create();
-    grpc_channel *channel = grpc_channel_create(address, plain, &args);
-    grpc_channel_credentials_release(plain);
+    grpc_channel_credentials *how =
+        c->roots.n > 0
+            ? grpc_ssl_credentials_create(c->roots.data, NULL, NULL, NULL)
+            : grpc_insecure_credentials_create();
+    grpc_channel *channel = grpc_channel_create(address, how, &args);
+    grpc_channel_credentials_release(how);
     return channel;
 }
 
@@ -89,18 +97,37 @@ static bool connect_channel(weft_client *c, const char *address,
     const gpr_timespec until = time_after(timeout_ns);
     for (int i = 0; i < ATTEMPTS; i++) {
         if (c->channel != NULL) grpc_channel_destroy(c->channel);
-        c->channel = open_channel(address);
+        c->channel = open_channel(c, address);
         if (wait_ready(c, until)) return true;
     }
     return false;
 }
 
-weft_status weft_client_create(const char *address, uint64_t timeout_ns,
+/* What the client trusts and what it shows. */
+static weft_status take_secrets(weft_client *c, const weft_client_options *o,
+                                weft_err *err)
+{
+    static const char bearer[] = "Bearer ";
+    if (o->ca_file != NULL) {
+        WEFT_TRY(weft_file_read_all(o->ca_file, CA_BYTES_MAX, &c->roots, err));
+        WEFT_TRY(weft_buf_add(&c->roots, "", 1, err));
+    }
+    if (o->key == NULL) return WEFT_OK;
+    const size_t n = sizeof bearer + strlen(o->key);
+    c->authorization = weft_mem_new(n, 1);
+    if (c->authorization == NULL)
+        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
+                         "no memory for a gRPC client");
+    (void)snprintf(c->authorization, n, "%s%s", bearer, o->key);
+    return WEFT_OK;
+}
+
+weft_status weft_client_create(const weft_client_options *options,
                                weft_client **client_out, weft_err *err)
 {
     weft_address parsed;
     char name[WEFT_ADDRESS_TEXT_BYTES];
-    WEFT_TRY(weft_address_parse(address, &parsed, err));
+    WEFT_TRY(weft_address_parse(options->address, &parsed, err));
     weft_address_print(&parsed, name);
     weft_client *c = weft_mem_new(1, sizeof *c);
     if (c == NULL)
@@ -109,11 +136,14 @@ weft_status weft_client_create(const char *address, uint64_t timeout_ns,
     grpc_init();
     c->retry_after_ms = -1;
     c->queue = grpc_completion_queue_create_for_next(NULL);
-    if (!connect_channel(c, name, timeout_ns)) {
+    weft_status st = take_secrets(c, options, err);
+    if (st == WEFT_OK && !connect_channel(c, name, options->timeout_ns))
+        st = WEFT_FAIL(err, WEFT_UNAVAILABLE,
+                       "cannot connect to %s: no gRPC server answers there%s",
+                       name, c->roots.n > 0 ? " over TLS as that host" : "");
+    if (st != WEFT_OK) {
         weft_client_destroy(c);
-        return WEFT_FAIL(err, WEFT_UNAVAILABLE,
-                         "cannot connect to %s: no gRPC server answers there",
-                         name);
+        return st;
     }
     *client_out = c;
     return WEFT_OK;
@@ -122,7 +152,7 @@ weft_status weft_client_create(const char *address, uint64_t timeout_ns,
 void weft_client_destroy(weft_client *c)
 {
     if (c == NULL) return;
-    grpc_channel_destroy(c->channel);
+    if (c->channel != NULL) grpc_channel_destroy(c->channel);
     grpc_completion_queue_shutdown(c->queue);
     while (grpc_completion_queue_next(c->queue,
                                       gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL)
@@ -130,6 +160,8 @@ void weft_client_destroy(weft_client *c)
     }
     grpc_completion_queue_destroy(c->queue);
     grpc_shutdown();
+    weft_buf_deinit(&c->roots);
+    weft_mem_free(c->authorization);
     weft_mem_free(c);
 }
 
@@ -150,6 +182,8 @@ enum { SENT = 1, MESSAGE, STATUS }; /* tags */
 struct exchange {
     grpc_call *call;
     grpc_metadata_array initial, trailing;
+    grpc_metadata shown; /* key with its API key; count 0 or 1 */
+    size_t n_shown;
     grpc_byte_buffer *request, *message;
     grpc_status_code code;
     grpc_slice details;
@@ -184,6 +218,8 @@ static void open_exchange(struct exchange *x)
     grpc_op ops[4];
     memset(ops, 0, sizeof ops);
     ops[0].op = GRPC_OP_SEND_INITIAL_METADATA;
+    ops[0].data.send_initial_metadata.count = x->n_shown;
+    ops[0].data.send_initial_metadata.metadata = &x->shown;
     ops[1].op = GRPC_OP_SEND_MESSAGE;
     ops[1].data.send_message.send_message = x->request;
     ops[2].op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
@@ -241,7 +277,8 @@ static weft_status known_status(grpc_status_code code)
     case WEFT_FAILED_PRECONDITION:
     case WEFT_UNIMPLEMENTED:
     case WEFT_UNAVAILABLE:
-    case WEFT_DATA_LOSS: return (weft_status)code;
+    case WEFT_DATA_LOSS:
+    case WEFT_UNAUTHENTICATED: return (weft_status)code;
     default: return WEFT_INTERNAL;
     }
 }
@@ -269,6 +306,11 @@ static weft_status exchange(weft_client *c, const char *path,
                             weft_err *err)
 {
     struct exchange x = {.request = request, .details = grpc_empty_slice()};
+    if (c->authorization != NULL) {
+        x.n_shown = 1;
+        x.shown.key = grpc_slice_from_static_string("authorization");
+        x.shown.value = grpc_slice_from_static_string(c->authorization);
+    }
     const grpc_slice method = grpc_slice_from_copied_string(path);
     grpc_metadata_array_init(&x.initial);
     grpc_metadata_array_init(&x.trailing);

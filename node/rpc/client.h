@@ -20,13 +20,20 @@
 
 typedef struct weft_client weft_client;
 
-/* Connect, in two attempts, and wait for that until timeout_ns from now.
- * INVALID_ARGUMENT: `address` is no HOST:PORT. UNAVAILABLE: nobody answers
- * there; the text names it. */
-WEFT_MUST_CHECK weft_status weft_client_create(const char *address,
-                                               uint64_t timeout_ns,
-                                               weft_client **client_out,
-                                               weft_err *err);
+typedef struct weft_client_options {
+    const char *address; /* HOST:PORT */
+    uint64_t timeout_ns; /* of connecting, from now */
+    const char *ca_file; /* PEM: what signs the server's certificate, which has
+                            to name its host; NULL: no TLS */
+    const char *key;     /* API key; NULL: none */
+} weft_client_options;
+
+/* Connect, in two attempts. INVALID_ARGUMENT: `address` is no HOST:PORT, or
+ * ca_file is no such file. UNAVAILABLE: nobody answers there, or not as who is
+ * wanted; the text names it. */
+WEFT_MUST_CHECK weft_status
+weft_client_create(const weft_client_options *options, weft_client **client_out,
+                   weft_err *err);
 void weft_client_destroy(weft_client *client); /* NULL is fine */
 
 /* The message is borrowed until return. false: cancel the call. */

@@ -16,6 +16,7 @@ STATUS_PAIR(UNIMPLEMENTED);
 STATUS_PAIR(INTERNAL);
 STATUS_PAIR(UNAVAILABLE);
 STATUS_PAIR(DATA_LOSS);
+STATUS_PAIR(UNAUTHENTICATED);
 
 /* Room for a decoded request, in an arena that goes with the call; NULL: no
  * memory, and the call is refused. */

@@ -192,10 +192,19 @@ static weft_status bind_address(weft_rpc_server *s, weft_err *err)
     return WEFT_OK;
 }
 
-static void take_connection(void *arg, int fd)
+static void serve_connection(void *arg, int fd)
 {
     weft_rpc_server *s = arg;
     grpc_server_add_channel_from_fd(s->grpc, fd, s->plain);
+}
+
+static void take_connection(void *arg, int fd)
+{
+    weft_rpc_server *s = arg;
+    if (s->front != NULL)
+        weft_tls_front_take(s->front, fd);
+    else
+        serve_connection(s, fd);
 }
 
 static void register_all(weft_rpc_server *s)
@@ -238,6 +247,9 @@ static weft_status start(weft_rpc_server *s, weft_err *err)
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                          "no thread for the gRPC server: %s", strerror(error));
     s->loop_runs = true;
+    if (s->options.tls != NULL)
+        WEFT_TRY(weft_tls_front_start(s->options.tls, serve_connection, s,
+                                      &s->front, err));
     return weft_listener_start(s->listener, take_connection, s, err);
 }
 
@@ -321,7 +333,10 @@ void weft_rpc_server_stop(weft_rpc_server *s, uint64_t grace_ns)
     atomic_store(&s->stopping, true);
     weft_listener_close(s->listener);
     s->listener = NULL;
+    /* Connections whose handshake ends during this are turned away by gRPC. */
     if (s->grpc != NULL) shut_down_grpc(s, grace_ns);
+    weft_tls_front_stop(s->front);
+    s->front = NULL;
     /* gRPC is done with its calls, and the service may not be: a batch on a
      * queue that is shut down would abort the process. */
     (void)pthread_mutex_lock(&s->lock);

@@ -10,6 +10,8 @@
  * connection, the calls in all. Compressed messages are refused, since their
  * size is not known before they are taken apart.
  *
+ * With TLS, connections go through tls_front.h.
+ *
  * Draining, in this order: set_serving(false) (health says NOT_SERVING, Watch
  * streams hear it; calls still arrive, and the service refuses what it wants
  * to), then stop.
@@ -23,7 +25,9 @@
 
 #include <stdbool.h>
 
+#include "node/rpc/keys.h"
 #include "node/rpc/service.h"
+#include "shard/link/tls.h"
 
 typedef struct weft_rpc_server weft_rpc_server;
 
@@ -36,6 +40,11 @@ typedef struct weft_rpc_options {
     int32_t streams_max;       /* of one connection */
     int32_t calls_max;         /* in all; more are RESOURCE_EXHAUSTED */
     uint64_t stall_ns; /* a client that takes nothing for so long is cut */
+    weft_tls *tls;     /* facing clients; borrowed until destroy; NULL: plain */
+    /* Borrowed until destroy; NULL: everybody may call. Methods of weft.v1 then
+     * want `authorization: Bearer KEY`, else they are UNAUTHENTICATED; health
+     * and reflection want nothing. */
+    weft_keys *keys;
     const weft_service_ops *ops; /* borrowed until destroy */
     void *ops_arg;
 } weft_rpc_options;

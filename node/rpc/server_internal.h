@@ -21,6 +21,7 @@
 #include "node/rpc/listener.h"
 #include "node/rpc/pending.h"
 #include "node/rpc/server.h"
+#include "node/rpc/tls_front.h"
 
 enum {
     STATUS_TEXT_BYTES = 512,
@@ -97,6 +98,7 @@ struct weft_rpc_server {
     weft_rpc_options options;
     char *address;
     weft_listener *listener;
+    weft_tls_front *front; /* NULL: plain */
     grpc_server *grpc;
     grpc_server_credentials *plain;
     grpc_completion_queue *queue, *stop_queue;

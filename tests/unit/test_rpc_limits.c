@@ -341,11 +341,16 @@ START_TEST(nobody_at_the_address_is_unavailable)
     weft_client *client = NULL;
     weft_err err = {0};
     ck_assert_int_eq(
-        weft_client_create("127.0.0.1:1", SECONDS(20), &client, &err),
+        weft_client_create(&(weft_client_options){.address = "127.0.0.1:1",
+                                                  .timeout_ns = SECONDS(20)},
+                           &client, &err),
         WEFT_UNAVAILABLE);
     ck_assert_ptr_nonnull(strstr(err.text, "127.0.0.1:1"));
-    ck_assert_int_eq(weft_client_create("nonsense", SECONDS(20), &client, &err),
-                     WEFT_INVALID_ARGUMENT);
+    ck_assert_int_eq(
+        weft_client_create(&(weft_client_options){.address = "nonsense",
+                                                  .timeout_ns = SECONDS(20)},
+                           &client, &err),
+        WEFT_INVALID_ARGUMENT);
     ck_assert_ptr_null(client);
 }
 END_TEST
@@ -376,8 +381,11 @@ START_TEST(a_connection_that_fails_is_tried_again_once)
                      WEFT_OK);
     weft_address_print(&address, name);
     ck_assert_int_eq(pthread_create(&thread, NULL, hang_up, &fd), 0);
-    ck_assert_int_eq(weft_client_create(name, SECONDS(20), &client, NULL),
-                     WEFT_UNAVAILABLE);
+    ck_assert_int_eq(
+        weft_client_create(
+            &(weft_client_options){.address = name, .timeout_ns = SECONDS(20)},
+            &client, NULL),
+        WEFT_UNAVAILABLE);
     (void)shutdown(fd, SHUT_RDWR);
     ck_assert_int_eq(pthread_join(thread, &taken), 0);
     (void)close(fd);
