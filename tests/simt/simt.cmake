@@ -65,6 +65,10 @@ foreach(name nccl nccl_bare nccl_part)
   endif()
 endforeach()
 
+# All that tests on the emulator need; tests/tests.cmake adds those of kernels.
+add_custom_target(simt_tests)
+add_dependencies(simt_tests ${WEFT_DEVICE_LIBRARIES})
+
 # The emulator's own tests, each a program. Of the kernels and the stand-ins a
 # program gets what it calls: one with launches of its own (test/kit.h) gets no
 # stand-in for streams.
@@ -78,6 +82,7 @@ if(CHECK_FOUND)
     add_executable(simt_${name} ${source} $<TARGET_OBJECTS:simt_emulator>)
     target_link_libraries(simt_${name} PRIVATE simt_kernels simt_toolkit
       simt_flags PkgConfig::CHECK)
+    add_dependencies(simt_tests simt_${name})
     add_test(NAME simt.${name} COMMAND simt_${name})
     set_tests_properties(simt.${name} PROPERTIES LABELS simt TIMEOUT 300)
   endforeach()
