@@ -8,7 +8,6 @@
 #include "node/base/clock.h"
 #include "node/base/mem.h"
 
-
 static const uint64_t REGISTRY_WAIT_NS = UINT64_C(10000000000);
 /* Frames that do not leave for so long though the peer is not silent: as long
  * as a step may take, since whoever computes does not read meanwhile. */

@@ -76,8 +76,9 @@ weft_status weft_exchange_create(const weft_exchange_options *options,
     if (!ok)
         st = WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                        "exchange: no memory for %d rows", options->max_rows);
-    else
-        st = weft_poller_create(&ex->poller, err);
+    for (int32_t i = 0; i < WEFT_STEP_LANES && st == WEFT_OK; i++)
+        st = weft_exchange_near_create(ex, &ex->lanes[i], err);
+    if (st == WEFT_OK) st = weft_poller_create(&ex->poller, err);
     if (st != WEFT_OK) {
         weft_exchange_destroy(ex);
         return st;
@@ -98,6 +99,7 @@ void weft_exchange_destroy(weft_exchange *ex)
         weft_expert_map_release(ex->inbox[i]);
     for (int32_t i = 0; i < WEFT_STEP_LANES; i++) {
         weft_exchange_lane *const lane = &ex->lanes[i];
+        weft_exchange_near_destroy(ex, lane);
         weft_mem_free(lane->order);
         weft_mem_free(lane->piece_of);
         weft_mem_free(lane->rows);
@@ -208,6 +210,7 @@ void weft_exchange_publish(weft_exchange *ex)
     state->n_garbage = ex->n_garbage;
     state->n_rejected = ex->n_rejected;
     state->n_links = ex->n_links;
+    state->n_near = weft_exchange_near_count(ex);
     (void)pthread_mutex_unlock(&ex->lock);
 }
 
@@ -258,6 +261,7 @@ static weft_status begin(void *arg, uint64_t step, uint32_t attempt,
     ex->step = step;
     ex->step_failed = held == NULL;
     ex->failed_why[0] = '\0';
+    ex->is_near = false;
     if (held == NULL) {
         weft_exchange_publish(ex);
         const char *missing = "no placement is known";
@@ -268,8 +272,17 @@ static weft_status begin(void *arg, uint64_t step, uint32_t attempt,
                          (unsigned long long)epoch, missing);
     }
     use(ex, held);
+    /* Who can be asked grows between steps alone, and a link that has near rows
+     * has them to its end: so this holds for the whole step. */
+    ex->is_near = weft_exchange_near_can(ex, held);
     *epoch_out = ex->epoch;
     return WEFT_OK;
+}
+
+static bool is_near(void *arg)
+{
+    const weft_exchange *const ex = arg;
+    return ex->is_near;
 }
 
 /* A lead that has nothing to compute switches all the same, so that others
@@ -314,6 +327,7 @@ weft_experts weft_exchange_experts(weft_exchange *ex)
         .dispatch = weft_exchange_dispatch,
         .collect = weft_exchange_collect,
         .begin = begin,
+        .is_near = is_near,
         .idle = idle,
         .arg = ex,
     };

@@ -30,12 +30,19 @@
  * connected owns) is suspected too when its link breaks while it owes nothing,
  * or when it cannot be reached for a second.
  *
+ * On a device (`memory`) rows need not pass through the host: where each peer
+ * that could be asked in the epoch has near rows (shard/link/near.h), begin
+ * settles that all rows of the step go that way; a single one that has none,
+ * and they go through the host, all of them. A link that breaks in a near step
+ * is like any other: who else owns the experts has near rows, too.
+ *
  * Threads: create and destroy by one; set_map by any; all of weft_experts by
  * the thread that computes.
  */
 #ifndef WEFT_SHARD_EXPERT_EXCHANGE_H
 #define WEFT_SHARD_EXPERT_EXCHANGE_H
 
+#include "kernels/memory.h"
 #include "shard/expert/map.h"
 #include "shard/link/pulse.h"
 #include "shard/model/config.h"
@@ -75,10 +82,16 @@ typedef struct weft_exchange_options {
     /* An answer that does not come though the peer lives: fenced as well.
      * 0: 120 s. */
     uint64_t answer_ns;
+    /* Of the ops that compute the steps; borrowed. NULL, or the host's: rows
+     * are never near. Links that can have near rows have `near` in their
+     * options, made for weft_answer_limits in and weft_dispatch_limits out. The
+     * thread that computes is bound to the device. */
+    const weft_memory *memory;
     weft_exchange_watch watch;
 } weft_exchange_options;
 
-/* RESOURCE_EXHAUSTED: no memory for max_rows rows. */
+/* RESOURCE_EXHAUSTED: no memory for max_rows rows, of the host or the device.
+ */
 WEFT_MUST_CHECK weft_status
 weft_exchange_create(const weft_exchange_options *options,
                      weft_exchange **exchange_out, weft_err *err);
@@ -116,6 +129,7 @@ typedef struct weft_exchange_state {
     uint64_t n_garbage;  /* frames that made no sense: their link was broken */
     uint64_t n_rejected; /* REJECTs that were waited for */
     int32_t n_links;
+    int32_t n_near; /* links with near rows */
 } weft_exchange_state;
 
 /* A snapshot, at most one step or idle turn old. Any thread. */

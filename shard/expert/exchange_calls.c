@@ -53,7 +53,9 @@ static int32_t lay_out(weft_exchange *ex, weft_exchange_lane *lane,
     for (int32_t i = piece->first; i < piece->end; i++) {
         const int32_t pair = lane->order[i];
         const int32_t row = pair / call->top_k;
-        if (row != last)
+        if (row != last && ex->is_near)
+            lane->x_rows[piece->first + n_rows++] = row;
+        else if (row != last)
             lane->rows[piece->first + n_rows++] =
                 call->x + (int64_t)row * ex->config->hidden_size;
         last = row;
@@ -91,7 +93,9 @@ static bool send_piece(weft_exchange *ex, weft_exchange_lane *lane,
     };
     weft_err err = {0};
     const weft_status st =
-        weft_link_send(slot->link, &frame, &lane->rows[piece->first], &err);
+        ex->is_near ? weft_exchange_near_send(ex, lane, piece, &frame, &err)
+                    : weft_link_send(slot->link, &frame,
+                                     &lane->rows[piece->first], &err);
     if (st == WEFT_RESOURCE_EXHAUSTED) return false;
     if (st != WEFT_OK) {
         weft_exchange_break(ex, piece->slot, false, err.text);
@@ -274,6 +278,16 @@ static bool claim(weft_exchange_lane *lane, int32_t p, const uint32_t *pairs,
     return false;
 }
 
+static void place(const weft_exchange *ex, weft_exchange_lane *lane,
+                  const weft_frame *frame, const uint32_t *pairs)
+{
+    const float *const rows = frame->rows;
+    const int64_t width = ex->config->hidden_size;
+    for (int32_t i = 0; i < frame->n_rows; i++)
+        memcpy(lane->call.out + (int64_t)pairs[i] * width, rows + i * width,
+               row_bytes(ex));
+}
+
 static void take_answer(weft_exchange *ex, weft_exchange_lane *lane,
                         weft_exchange_piece *piece, const weft_frame *frame)
 {
@@ -284,6 +298,12 @@ static void take_answer(weft_exchange *ex, weft_exchange_lane *lane,
         weft_exchange_break(ex, piece->slot, false, err.text);
         return;
     }
+    if (frame->is_near != ex->is_near) {
+        ex->n_garbage++;
+        weft_exchange_break(ex, piece->slot, false,
+                            "ANSWER whose rows came another way than asked");
+        return;
+    }
     const int32_t n = frame->n_rows;
     if (!claim(lane, (int32_t)(piece - lane->pieces), pairs, n)) {
         ex->n_garbage++;
@@ -291,11 +311,10 @@ static void take_answer(weft_exchange *ex, weft_exchange_lane *lane,
                             "ANSWER to pairs that were not asked");
         return;
     }
-    const float *const rows = frame->rows;
-    const int64_t width = ex->config->hidden_size;
-    for (int32_t i = 0; i < n; i++)
-        memcpy(lane->call.out + (int64_t)pairs[i] * width, rows + i * width,
-               row_bytes(ex));
+    if (ex->is_near)
+        weft_exchange_near_place(ex, lane, frame, pairs);
+    else
+        place(ex, lane, frame, pairs);
     lane->n_missing -= n;
     piece->n_missing -= n;
     weft_exchange_slot *const slot = &ex->slots[piece->slot];
@@ -398,6 +417,10 @@ static void ask_again(weft_exchange *ex, weft_exchange_lane *lane)
             if (lane->piece_of[lane->order[i]] == p)
                 lane->order[end++] = lane->order[i];
         set_piece_over(ex, lane, piece);
+        if (ex->is_near && !weft_exchange_near_sync(ex)) {
+            fail_step(ex, ex->ops_err.text);
+            return;
+        }
         ex->attempt++;
         ex->n_resent++;
         ask(ex, lane, piece->first, end);
@@ -531,6 +554,10 @@ weft_status weft_exchange_collect(void *arg, const weft_experts_call *call,
     end_lane(ex, lane);
     if (!failed) return WEFT_OK;
     weft_exchange_publish(ex);
+    if (ex->ops_err.status != WEFT_OK) {
+        if (err != NULL) *err = ex->ops_err;
+        return ex->ops_err.status;
+    }
     if (atomic_load(&ex->stopped))
         return WEFT_FAIL(err, WEFT_CANCELLED, "exchange: stopped");
     return WEFT_FAIL(err, WEFT_UNAVAILABLE, "step %llu: %s",

@@ -3,6 +3,7 @@
  *   exchange.c         making, epochs, begin and idle
  *   exchange_peers.c   slots: one for each peer that a map names, with its link
  *   exchange_calls.c   dispatch and collect: pieces out, answers in
+ *   exchange_near.c    rows that stay on the device
  *
  * A call's pairs lie in `order`, grouped by the piece that asks for them; a
  * piece is one DISPATCH frame and owns a range of it. When a piece is lost, the
@@ -21,6 +22,7 @@
 
 #include "shard/expert/body.h"
 #include "shard/expert/exchange.h"
+#include "shard/link/near.h"
 
 enum {
     WEFT_EXCHANGE_MAPS = 4, /* held at once, the current one among them */
@@ -65,6 +67,7 @@ typedef struct weft_exchange_piece {
     int32_t slot;
     int32_t first, end; /* its pairs are order[first, end) */
     int32_t n_missing;
+    bool is_put; /* its list of rows is on its way to the device */
 } weft_exchange_piece;
 
 typedef struct weft_exchange_owed {
@@ -77,9 +80,14 @@ typedef struct weft_exchange_lane {
     bool active, failed;
     int32_t n_missing, n_pieces;
     uint64_t began_ns;
-    int32_t *order;              /* [pairs_max] */
-    int32_t *piece_of;           /* [pairs_max]: by pair; WEFT_PAIR_DONE */
-    const void **rows;           /* [pairs_max]: of a piece at its `first` */
+    int32_t *order;    /* [pairs_max] */
+    int32_t *piece_of; /* [pairs_max]: by pair; WEFT_PAIR_DONE */
+    const void **rows; /* [pairs_max]: of a piece at its `first` */
+    /* Lists of near rows, [pairs_max] each, on the host and at the ops: rows of
+     * pieces, as `rows`, and pairs of answers in the order in which they came.
+     * Each place is used once in a call: what an upload reads must not change
+     * before the next sync, and the caller syncs before each dispatch. */
+    int32_t *x_rows, *y_rows, *x_rows_ops, *y_rows_ops;
     weft_exchange_piece *pieces; /* [pieces_max] */
     weft_exchange_owed *owed;    /* [slots] */
 } weft_exchange_lane;
@@ -115,6 +123,8 @@ struct weft_exchange {
     uint64_t step;
     uint32_t attempt;
     bool step_failed; /* until the next begin */
+    bool is_near;     /* rows of the step stay on the device */
+    weft_err ops_err; /* of a sync; status OK: none failed */
     char failed_why[WEFT_EXCHANGE_WHY_BYTES];
     bool dirty;         /* something is noted for repair */
     uint64_t topology;  /* counts changes of who can be asked */
@@ -185,6 +195,30 @@ void weft_exchange_give_up(weft_exchange *ex, const char *why);
 /* Judges silence of slot s. */
 void weft_exchange_judge(weft_exchange *ex, int32_t s, uint64_t now_ns,
                          uint64_t since_ns);
+
+/* -- exchange_near.c ------------------------------------------------------ */
+
+/* The lists of a lane; nothing where there is no device. */
+WEFT_MUST_CHECK weft_status weft_exchange_near_create(weft_exchange *ex,
+                                                      weft_exchange_lane *lane,
+                                                      weft_err *err);
+void weft_exchange_near_destroy(weft_exchange *ex, weft_exchange_lane *lane);
+/* Whether all who could be asked by the map have near rows. */
+bool weft_exchange_near_can(const weft_exchange *ex,
+                            const weft_exchange_held *held);
+int32_t weft_exchange_near_count(const weft_exchange *ex);
+/* As weft_link_send of a piece whose rows are in lane->x_rows. */
+WEFT_MUST_CHECK weft_status weft_exchange_near_send(weft_exchange *ex,
+                                                    weft_exchange_lane *lane,
+                                                    weft_exchange_piece *piece,
+                                                    const weft_frame *frame,
+                                                    weft_err *err);
+/* The rows of an answer to these pairs go to their places. */
+void weft_exchange_near_place(weft_exchange *ex, weft_exchange_lane *lane,
+                              const weft_frame *frame, const uint32_t *pairs);
+/* Lists that are on their way may change afterwards. false: the device failed,
+ * which is in ops_err. */
+bool weft_exchange_near_sync(weft_exchange *ex);
 
 /* -- exchange.c ----------------------------------------------------------- */
 

@@ -247,11 +247,17 @@ static void mixture(weft_forward *f, const weft_layer_weights *w, int32_t layer,
     combine(f, w, n_rows);
 }
 
+static bool are_near(const weft_experts *experts)
+{
+    return experts->is_near != NULL && experts->is_near(experts->arg);
+}
+
 /* From a device: what experts elsewhere are asked. */
 static weft_status fetch_question(weft_forward *f, int32_t n_rows)
 {
-    weft_memory_get(&f->memory, f->host.x, f->x,
-                    (int64_t)n_rows * f->config->hidden_size * 4);
+    if (!are_near(f->options.experts))
+        weft_memory_get(&f->memory, f->host.x, f->x,
+                        (int64_t)n_rows * f->config->hidden_size * 4);
     weft_memory_get(&f->memory, f->host.route_experts, f->route_experts,
                     (int64_t)n_rows * f->config->top_k * 4);
     return weft_memory_sync(&f->memory, &f->ask_err);
@@ -274,6 +280,8 @@ static void ask(weft_forward *f, const weft_layer_weights *w, int32_t layer,
         .x = f->host.x,
         .experts = f->host.route_experts,
         .out = f->host.expert_out,
+        .x_near = f->x,
+        .out_near = f->expert_out,
     };
     f->is_away = true;
     f->ask_status = fetch_question(f, n_rows);
@@ -308,9 +316,10 @@ weft_status weft_forward_ffn_collect(weft_forward *f, weft_err *err)
         return f->ask_status;
     }
     WEFT_TRY(experts->collect(experts->arg, &f->call, err));
-    weft_memory_put(&f->memory, f->expert_out, f->host.expert_out,
-                    (int64_t)f->call.n_rows * f->call.top_k *
-                        f->config->hidden_size * 4);
+    if (!are_near(experts))
+        weft_memory_put(&f->memory, f->expert_out, f->host.expert_out,
+                        (int64_t)f->call.n_rows * f->call.top_k *
+                            f->config->hidden_size * 4);
     combine(f, &f->weights->layers[f->call.layer], f->call.n_rows);
     return WEFT_OK;
 }
