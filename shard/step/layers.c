@@ -146,7 +146,8 @@ weft_status weft_layers_compute(weft_layers *l, int32_t first, int32_t n,
     const weft_batch b = batch_of(l, first + half, n - half, rest);
     l->split = half;
     WEFT_TRY(weft_forward_step_pair(l->forward, &a, l->second, &b, err));
-    if (!l->fetches) return WEFT_OK;
+    /* Logits are asked of `forward` for rows of both, and those of the other
+     * are read on the host. */
     WEFT_TRY(weft_forward_fetch_hidden(l->forward, err));
     return weft_forward_fetch_hidden(l->second, err);
 }

@@ -1,16 +1,20 @@
 /* Expert shards on a device: what a store puts there is what a whole model has
  * there, within its budget; a server's answers have the bits of a model that
- * computes its experts itself, of whatever profile, type and company; and a
- * device that fails ends all links and nothing else. */
+ * computes its experts itself, of whatever profile, type and company; a step in
+ * two halves gives the same logits; and a device that fails ends all links and
+ * nothing else. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "node/base/clock.h"
 #include "node/base/mem.h"
+#include "shard/expert/body.h"
+#include "shard/step/layers.h"
 #include "tests/cuda/simt_faults.h"
 #include "tests/support/device_kit.h"
 #include "tests/support/expect.h"
+#include "tests/support/harness.h"
 #include "tests/support/pool.h"
 #include "tests/support/suite.h"
 
@@ -196,6 +200,88 @@ START_TEST(a_budget_beyond_the_device_is_refused)
 }
 END_TEST
 
+/* -- a step whose experts are elsewhere ------------------------------------ */
+
+enum { STEP_ROWS = 11 };
+
+/* Logits of every row of one step of `pair_rows` (layers.h). */
+static void compute_step(const harness *h, const weft_experts *experts,
+                         int32_t pair_rows, uint64_t step, float *logits_out)
+{
+    const weft_engine_options o = {.page_tokens = 16,
+                                   .chunk_tokens = STEP_ROWS,
+                                   .max_seqs = 1,
+                                   .max_context = 16,
+                                   .threads = 1,
+                                   .profile = h->profile,
+                                   .ops = h->ops,
+                                   .memory = &h->memory,
+                                   .experts = experts,
+                                   .pair_rows = pair_rows};
+    const int64_t kv_bytes = 4 << 20;
+    weft_kv_spaces spaces = {0};
+    weft_layers l = {0};
+    int64_t page[WEFT_KINDS] = {0};
+    uint64_t epoch = 0;
+    OK(weft_kv_spaces_init(&spaces, &h->config, WEFT_BF16, 16, &kv_bytes, 1,
+                           &err));
+    OK(weft_layers_init(&l, &h->config, weft_model_weights(h->model), &o,
+                        &spaces.at[0], experts, &err));
+    for (int32_t k = 0; k < WEFT_KINDS; k++)
+        if (h->config.n_kind[k] > 0)
+            OK(weft_kv_pool_alloc(spaces.at[0].pool, (weft_kind)k, 1,
+                                  &page[k]));
+    for (int32_t r = 0; r < STEP_ROWS; r++) {
+        l.tokens[r] = (5 * r + 2) % h->config.vocab_size;
+        l.positions[r] = r;
+        for (int32_t k = 0; k < WEFT_KINDS; k++) l.pages[k][r] = &page[k];
+    }
+    OK(experts->begin(experts->arg, step, 0, 0, &epoch, &err));
+    OK(weft_layers_compute(&l, 0, STEP_ROWS, NULL, &err));
+    /* Of both halves at once, as of several sequences. */
+    for (int32_t r = 0; r < STEP_ROWS; r += 8) {
+        const int32_t n = STEP_ROWS - r < 8 ? STEP_ROWS - r : 8;
+        const float *rows[8], *logits = NULL;
+        const weft_vocab_stat *stats = NULL;
+        for (int32_t i = 0; i < n; i++) rows[i] = weft_layers_row(&l, r + i);
+        OK(weft_forward_logits_of(l.forward, rows, n, &logits, &stats, &err));
+        memcpy(logits_out + (int64_t)r * h->config.vocab_size, logits,
+               (size_t)n * (size_t)h->config.vocab_size * sizeof *logits);
+    }
+    for (int32_t k = 0; k < WEFT_KINDS; k++)
+        if (h->config.n_kind[k] > 0)
+            weft_kv_pool_release(spaces.at[0].pool, (weft_kind)k, page[k]);
+    weft_layers_deinit(&l);
+    weft_kv_spaces_deinit(&spaces);
+}
+
+START_TEST(halves_that_take_turns_give_the_same_logits)
+{
+    const weft_memory memory = device();
+    const pool_options options = {.n_shards = 1, .memory = &memory};
+    pool *const p = pool_open(MODELS[0], WEFT_PROFILE_BF16, &options);
+    pool_heard heard = {0};
+    weft_exchange *const exchange = pool_exchange(p, NULL, &heard);
+    weft_expert_map *const map = pool_map(p, 1, 1, 1, 0);
+    weft_exchange_set_map(exchange, map);
+    weft_expert_map_release(map);
+    const weft_experts experts = weft_exchange_experts(exchange);
+    harness h = harness_open_on(MODELS[0], WEFT_PROFILE_BF16, &memory);
+    const size_t n = (size_t)STEP_ROWS * (size_t)h.config.vocab_size;
+    float *const whole = weft_mem_new(n, sizeof *whole);
+    float *const halves = weft_mem_new(n, sizeof *halves);
+    compute_step(&h, &experts, STEP_ROWS + 1, 1, whole);
+    compute_step(&h, &experts, 2, 2, halves);
+    ck_assert(memcmp(whole, halves, n * sizeof *whole) == 0);
+    weft_mem_free(whole);
+    weft_mem_free(halves);
+    harness_close(&h);
+    weft_exchange_destroy(exchange);
+    pool_close(p);
+    device_kit_close();
+}
+END_TEST
+
 /* -- the server ----------------------------------------------------------- */
 
 /* Two shards that share the experts, each step cut in two or not. */
@@ -229,6 +315,97 @@ START_TEST(answers_have_the_bits_of_experts_at_home)
 }
 END_TEST
 
+typedef struct failure {
+    atomic_int n;
+    weft_status status;
+} failure;
+
+static void hear_failure(void *arg, const weft_err *why)
+{
+    failure *const f = arg;
+    f->status = why->status;
+    atomic_fetch_add(&f->n, 1);
+}
+
+static weft_status wait_for_end(weft_link *link, weft_err *err)
+{
+    const uint64_t deadline = weft_clock_now_ns() + UINT64_C(20000000000);
+    weft_status st = WEFT_OK;
+    weft_poller *poller = NULL;
+    weft_frame frame;
+    bool got = false;
+    OK(weft_poller_create(&poller, &err));
+    OK(weft_poller_add(poller, link, &err));
+    for (;;) {
+        st = weft_link_recv(link, &frame, &got, err);
+        if (st != WEFT_OK || weft_clock_now_ns() > deadline) break;
+        if (!got) weft_poller_wait(poller, deadline, 0);
+    }
+    weft_poller_remove(poller, link);
+    weft_poller_destroy(poller);
+    return st;
+}
+
+START_TEST(a_device_that_fails_ends_all_links_and_no_more)
+{
+    const weft_memory memory = device();
+    const pool_options options = {
+        .n_shards = 1, .holds_all = true, .memory = &memory};
+    pool *const p = pool_open(MODELS[0], WEFT_EXACT, &options);
+    pool_shard *const shard = &p->shards[0];
+    failure f = {0};
+    if (!is_simt()) return;
+    weft_expert_server_stop(shard->server);
+    const weft_expert_server_options server = {.config = &shard->config,
+                                               .store = shard->store,
+                                               .ops = memory.api->ops,
+                                               .memory = &memory,
+                                               .threads = 1,
+                                               .max_rows = 8,
+                                               .links_max = 4,
+                                               .failed = hear_failure,
+                                               .failed_arg = &f};
+    OK(weft_expert_server_start(&server, &shard->server, &err));
+    weft_expert_server_set_epochs(shard->server, 1, 1);
+    const weft_link_options a = pool_asker_link(p), b = pool_server_link(p);
+    weft_link *here[3] = {NULL}, *there = NULL;
+    for (int32_t i = 0; i < 3; i++) {
+        if (i == 2) {
+            /* One that asks, one that waits; the third comes too late. */
+            float row[512] = {0};
+            const void *const rows[] = {row};
+            unsigned char body[64];
+            const weft_dispatch_pair pair = {.row = 0, .expert = 1, .pair = 0};
+            const weft_frame question = {
+                .type = WEFT_FRAME_DISPATCH,
+                .epoch = 1,
+                .layer = moe_layer(&shard->config),
+                .body = body,
+                .body_bytes = weft_dispatch_encode(&pair, 1, body),
+                .n_rows = 1,
+                .row_bytes = (uint32_t)shard->config.hidden_size * 4};
+            ck_assert_int_le(shard->config.hidden_size, 512);
+            order_fault("async:1");
+            OK(weft_link_send(here[0], &question, rows, &err));
+            for (int32_t k = 0; k < 2; k++) {
+                weft_err why = {0};
+                ck_assert_int_eq(wait_for_end(here[k], &why), WEFT_UNAVAILABLE);
+            }
+        }
+        OK(weft_link_create_local(&a, &b, &here[i], &there, &err));
+        OK(weft_expert_server_add_link(shard->server, there, &err));
+    }
+    weft_err late = {0};
+    ck_assert_int_eq(wait_for_end(here[2], &late), WEFT_UNAVAILABLE);
+    ck_assert_int_eq(atomic_load(&f.n), 1);
+    ck_assert_int_eq(f.status, WEFT_INTERNAL);
+    for (int32_t i = 0; i < 3; i++) weft_link_close(here[i]);
+    pool_close(p);
+    order_fault(NULL);
+    device_kit_close();
+}
+END_TEST
+
 static void add(TCase *t)
 {
     tcase_add_loop_test(t, experts_there_are_those_of_a_whole_model, 0,
@@ -238,6 +415,8 @@ static void add(TCase *t)
     tcase_add_test(t, a_budget_beyond_the_device_is_refused);
     tcase_add_loop_test(t, answers_have_the_bits_of_experts_at_home, 0,
                         N_MODELS * N_PROFILES);
+    tcase_add_test(t, halves_that_take_turns_give_the_same_logits);
+    tcase_add_test(t, a_device_that_fails_ends_all_links_and_no_more);
     tcase_set_timeout(t, 600);
 }
 
