@@ -36,7 +36,9 @@ extern "C" {
 enum {
     WEFT_DEVICE_ABI = 2,
     WEFT_DEVICE_NAME_BYTES = 64,
-    WEFT_DEVICE_GRAPHS_MAX = 32, /* kept for a thread */
+    /* Kept for a thread: some sizes of step of a model of many layers, each of
+     * which asks experts elsewhere. */
+    WEFT_DEVICE_GRAPHS_MAX = 512,
 };
 
 typedef struct weft_device weft_device;

@@ -60,6 +60,11 @@ typedef struct weft_gemm {
     /* x holds values of bfloat16: a table with bf16_inputs takes them as such,
      * else as fp32. */
     bool x_is_bf16;
+    /* x does not, but a table with bf16_inputs may take each value as the sum
+     * of two of bfloat16, which is within 2^-16 of it (in magnitude below
+     * 2^-118: within 2^-134); an infinite weight then gives NaN. Else as
+     * fp32. */
+    bool x_as_pair;
     weft_round round;
 } weft_gemm;
 
@@ -164,7 +169,9 @@ typedef struct weft_paged {
     weft_dtype dtype;
 } weft_paged;
 
-/* One row of a step: a token of some sequence. */
+/* One row of a step: a token of some sequence. A row at position -1 is of none
+ * and only fills a step up: its pages are not read, nothing is stored of it,
+ * and it sees no keys. */
 typedef struct weft_row {
     const int64_t *pages; /* page table of its sequence for the kind at hand:
                              byte offsets; -1 where the page is not held */
@@ -229,7 +236,7 @@ typedef struct weft_index_select {
     int64_t q_stride, w_stride, scratch_stride;
     int32_t n_row, n_head, head_dim, top_k;
     int32_t n_positions_max; /* no row's position is as large */
-    bool q_is_bf16;          /* as x_is_bf16 in weft_gemm */
+    bool q_as_pair;          /* as x_as_pair in weft_gemm */
 } weft_index_select;
 
 typedef enum weft_scoring { WEFT_SIGMOID = 0, WEFT_SOFTMAX = 1 } weft_scoring;

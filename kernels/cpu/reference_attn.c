@@ -32,6 +32,7 @@ void weft_reference_store(weft_threads *threads, const weft_store *op)
 {
     (void)threads;
     for (int32_t r = 0; r < op->n_row; r++) {
+        if (op->rows[r].position < 0) continue;
         void *const to = row_at(&op->to, &op->rows[r], op->rows[r].position);
         for (int32_t i = 0; i < op->width; i++) {
             const float value = op->x[r * op->x_stride + i];

@@ -144,6 +144,18 @@ __device__ __forceinline__ float round_bf16(float value)
     return to_float(to_bf16(value));
 }
 
+// value as two of bfloat16, hi + lo: within 2^-16 of it, and within 2^-134
+// where that is less. What bfloat16 has no room for, infinities and NaN are in
+// hi alone.
+__device__ __forceinline__ void split_pair(float value, float *hi_out,
+                                           float *lo_out)
+{
+    const float hi = round_bf16(value);
+    const float rest = value - hi;
+    *hi_out = hi;
+    *lo_out = fabsf(rest) <= fabsf(hi) ? round_bf16(rest) : 0.0f;
+}
+
 // Both halves of a and b are bfloat16: their products, rounded; subnormals are
 // kept. (x + -0 is x, so the fused form is the product on sm_80 too.)
 __device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t a, uint32_t b)

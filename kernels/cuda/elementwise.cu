@@ -139,12 +139,13 @@ __global__ void __launch_bounds__(quad_threads) embed_rows(weft_embed op)
     }
 }
 
-// Where row r goes; NULL if its page is not held.
+// Where row r goes; NULL if its page is not held, or it is of no sequence.
 __device__ __forceinline__ unsigned char *page_row(const weft_store &op,
                                                    int64_t r)
 {
     const int64_t *const pages = op.rows[r].pages;
     const int32_t position = op.rows[r].position;
+    if (position < 0) return nullptr;
     const int64_t page = pages[position / op.to.page_tokens];
     if (page < 0) return nullptr;
     return op.to.base + page + op.to.layer_offset +

@@ -6,7 +6,8 @@
 //
 // What a kernel is chosen by never shows in the numbers: exact ones are the
 // chain of kernels/ops.h, those of the tensor cores share one order of sums
-// (gemm_mma.cuh), and between the two decide the types alone.
+// (gemm_mma.cuh), and between the forms decide the types, and what the caller
+// says of x, alone.
 #include "kernels/cuda/dense.h"
 #include "kernels/cuda/gemm_exact.cuh"
 #include "kernels/cuda/gemm_mma.cuh"
@@ -59,17 +60,32 @@ template <class S, class T> constexpr gemm_kernel mma_of()
 enum kernel_number {
     EXACT_FEW,
     EXACT_MANY,
-    // The tensor cores' with bfloat16, in the order of mma_size.
+    // The tensor cores', in the order of mma_size: by weights, then with x of
+    // bfloat16 and with x in pairs.
     MMA_BF16,
     MMA_F8 = MMA_BF16 + N_MMA_SIZE,
-    N_KERNEL = MMA_F8 + N_MMA_SIZE
+    MMA_PAIR = N_MMA_SIZE + MMA_F8 - MMA_BF16, // further on
+    N_KERNEL = MMA_BF16 + 2 * MMA_PAIR
 };
 const gemm_kernel kernels[N_KERNEL] = {
-    exact_of<exact_few>(),         exact_of<exact_many>(),
-    mma_of<mma_narrow, bf16>(),    mma_of<mma_wide, bf16>(),
-    mma_of<mma_middle, bf16>(),    mma_of<mma_large, bf16>(),
-    mma_of<mma_narrow, f8_e4m3>(), mma_of<mma_wide, f8_e4m3>(),
-    mma_of<mma_middle, f8_e4m3>(), mma_of<mma_large, f8_e4m3>(),
+    exact_of<exact_few>(),
+    exact_of<exact_many>(),
+    mma_of<mma_narrow, bf16>(),
+    mma_of<mma_wide, bf16>(),
+    mma_of<mma_middle, bf16>(),
+    mma_of<mma_large, bf16>(),
+    mma_of<mma_narrow, f8_e4m3>(),
+    mma_of<mma_wide, f8_e4m3>(),
+    mma_of<mma_middle, f8_e4m3>(),
+    mma_of<mma_large, f8_e4m3>(),
+    mma_of<mma_narrow_pair, bf16>(),
+    mma_of<mma_wide_pair, bf16>(),
+    mma_of<mma_middle_pair, bf16>(),
+    mma_of<mma_large_pair, bf16>(),
+    mma_of<mma_narrow_pair, f8_e4m3>(),
+    mma_of<mma_wide_pair, f8_e4m3>(),
+    mma_of<mma_middle_pair, f8_e4m3>(),
+    mma_of<mma_large_pair, f8_e4m3>(),
 };
 
 // By what keeps the processors busy: few rows are bound by the reading of
@@ -90,9 +106,11 @@ mma_size size_of(const queue &q, const weft_gemm &g)
 kernel_number kernel_of(const queue &q, const weft_gemm &g)
 {
     const weft_dtype type = g.w->dtype;
-    if (!g.x_is_bf16 || type == WEFT_F32 || type == WEFT_F16)
+    const bool is_mma = g.x_is_bf16 || g.x_as_pair;
+    if (!is_mma || type == WEFT_F32 || type == WEFT_F16)
         return g.n_row <= 16 ? EXACT_FEW : EXACT_MANY;
     return static_cast<kernel_number>((type == WEFT_BF16 ? MMA_BF16 : MMA_F8) +
+                                      (g.x_is_bf16 ? 0 : int{MMA_PAIR}) +
                                       size_of(q, g));
 }
 
@@ -227,6 +245,7 @@ void launch_gemm(queue *q, const weft_gemm *list, int32_t n)
         launch_ours(q, list + first, i - first);
         first = i + 1;
     }
+#endif
     launch_ours(q, list + first, n - first);
 }
 

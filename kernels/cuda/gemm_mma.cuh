@@ -14,6 +14,12 @@
 // are fp32 in memory, read one stage ahead into registers and stored to shared
 // memory as bfloat16, which is exact by the contract of x_is_bf16.
 //
+// Activations that are not bfloat16 come as pairs: hi = bfloat16(x) and lo =
+// bfloat16(x - hi), two planes of a stage, and each k16 step is one mma with hi
+// and one with lo in the same accumulator. x - hi is exact and at most 2^-8 of
+// x, so hi + lo is within 2^-16 of x, and within 2^-134 where that is less. Of
+// bfloat16 values lo is 0 and the sums are those of the plain form.
+//
 // F8: ldmatrix moves bytes in pairs, so lane t of a row gets inputs 4 t .. 4 t
 // + 3 of 16. It takes them for the inputs 2 t, 2 t + 8, 2 t + 1 and 2 t + 9
 // that the mma wants of it, and activations are stored in shared memory in that
@@ -31,15 +37,18 @@ enum : int32_t { MMA_BLOCK = WEFT_SCALE_BLOCK, MMA_PIECE = 32 };
 
 // Warps: WO along outputs, WR along rows, WK along inputs; a warp has FO
 // fragments of 16 outputs and FR of 8 rows. STEP inputs of each of the WK in a
-// stage.
-template <int WO, int WR, int WK, int FO, int FR, int STEP, int STAGES>
+// stage. PLANES: 2 of pairs, else 1.
+template <int WO, int WR, int WK, int FO, int FR, int STEP, int STAGES,
+          int PLANES = 1>
 struct mma_shape {
     static constexpr int wo = WO, wr = WR, wk = WK, fo = FO, fr = FR;
     static constexpr int outs = WO * FO * 16, rows = WR * FR * 8;
     static constexpr int threads = 32 * WO * WR * WK;
     static constexpr int step = STEP, span = WK * STEP;
+    static constexpr int planes = PLANES;
     static constexpr int x_tile = rows * STEP * 2; // bytes
-    static constexpr int x_bytes = WK * x_tile;
+    static constexpr int x_plane = WK * x_tile;
+    static constexpr int x_bytes = PLANES * x_plane;
     static constexpr int x_chunks = rows * span / 8 / threads; // of a thread
     static constexpr int part_words = outs * rows;
     static constexpr int part_bytes = WK > 1 ? 2 * WK *part_words * 4 : 0;
@@ -71,6 +80,10 @@ using mma_narrow = mma_shape<1, 1, 4, 1, 1, 128, 3>; //  16 x   8, 512
 using mma_wide = mma_shape<4, 1, 1, 1, 2, 128, 3>;   //  64 x  16, 128
 using mma_middle = mma_shape<2, 2, 1, 2, 4, 64, 3>;  //  64 x  64,  64
 using mma_large = mma_shape<4, 2, 1, 2, 8, 32, 4>;   // 128 x 128,  32
+using mma_narrow_pair = mma_shape<1, 1, 4, 1, 1, 128, 3, 2>;
+using mma_wide_pair = mma_shape<4, 1, 1, 1, 2, 128, 3, 2>;
+using mma_middle_pair = mma_shape<2, 2, 1, 2, 4, 64, 3, 2>;
+using mma_large_pair = mma_shape<4, 2, 1, 2, 8, 32, 4, 2>;
 
 __device__ __forceinline__ int32_t lane_index()
 {
@@ -135,6 +148,26 @@ struct alignas(8) words2 {
     uint32_t w[2];
 };
 
+// Chunk c of row r of a tile whose rows are PITCH bytes, for weights T.
+template <class T, int PITCH>
+__device__ __forceinline__ void store_chunk(unsigned char *tile, int32_t r,
+                                            int32_t c, const quad &low,
+                                            const quad &high)
+{
+    const float *const a = low.v, *const b = high.v;
+    if (sizeof(T) == 2) {
+        *reinterpret_cast<words4 *>(tile + chunk_at<PITCH>(r, c)) = {
+            {pack_bf16(a[0], a[1]), pack_bf16(a[2], a[3]),
+             pack_bf16(b[0], b[1]), pack_bf16(b[2], b[3])}};
+        return;
+    }
+    const int32_t first = c & ~1, half = c % 2 * 8;
+    *reinterpret_cast<words2 *>(tile + chunk_at<PITCH>(r, first) + half) = {
+        {pack_bf16(a[0], a[2]), pack_bf16(b[0], b[2])}};
+    *reinterpret_cast<words2 *>(tile + chunk_at<PITCH>(r, first + 1) + half) = {
+        {pack_bf16(a[1], a[3]), pack_bf16(b[1], b[3])}};
+}
+
 template <class S>
 template <class T>
 __device__ __forceinline__ void x_share<S>::store(unsigned char *to)
@@ -145,19 +178,17 @@ __device__ __forceinline__ void x_share<S>::store(unsigned char *to)
         const int32_t r = chunk(i) / A_ROW, k = chunk(i) % A_ROW * 8;
         const int32_t c = k % S::step / 8;
         unsigned char *const tile = to + k / S::step * S::x_tile;
-        const float *const a = v[i][0].v, *const b = v[i][1].v;
-        if (sizeof(T) == 2) {
-            *reinterpret_cast<words4 *>(tile + chunk_at<PITCH>(r, c)) = {
-                {pack_bf16(a[0], a[1]), pack_bf16(a[2], a[3]),
-                 pack_bf16(b[0], b[1]), pack_bf16(b[2], b[3])}};
-            continue;
+        if constexpr (S::planes == 2) {
+            quad hi[2], lo[2];
+#pragma unroll
+            for (int32_t e = 0; e < 8; e++)
+                split_pair(v[i][e / 4].v[e % 4], &hi[e / 4].v[e % 4],
+                           &lo[e / 4].v[e % 4]);
+            store_chunk<T, PITCH>(tile, r, c, hi[0], hi[1]);
+            store_chunk<T, PITCH>(tile + S::x_plane, r, c, lo[0], lo[1]);
+        } else {
+            store_chunk<T, PITCH>(tile, r, c, v[i][0], v[i][1]);
         }
-        const int32_t first = c & ~1, half = c % 2 * 8;
-        *reinterpret_cast<words2 *>(tile + chunk_at<PITCH>(r, first) + half) = {
-            {pack_bf16(a[0], a[2]), pack_bf16(b[0], b[2])}};
-        *reinterpret_cast<words2 *>(tile + chunk_at<PITCH>(r, first + 1) +
-                                    half) = {
-            {pack_bf16(a[1], a[3]), pack_bf16(b[1], b[3])}};
     }
 }
 
@@ -252,16 +283,20 @@ multiply(fragments<S> *part, const unsigned char *w, const unsigned char *x,
 #pragma unroll
     for (int32_t k = 0; k < S::step; k += MMA_PIECE) {
         if (k >= n) break;
-        uint32_t a[S::fo][2][4], b[S::fr][2][2];
+        uint32_t a[S::fo][2][4], b[S::planes][S::fr][2][2];
         load_weights<S, T>(a, w, out, k);
-        load_x<S>(b, x, row, k);
+#pragma unroll
+        for (int32_t p = 0; p < S::planes; p++)
+            load_x<S>(b[p], x + p * S::x_plane, row, k);
 #pragma unroll
         for (int32_t h = 0; h < 2; h++)
 #pragma unroll
-            for (int32_t o = 0; o < S::fo; o++)
+            for (int32_t p = 0; p < S::planes; p++)
 #pragma unroll
-                for (int32_t r = 0; r < S::fr; r++)
-                    mma_bf16(part->d[o][r], a[o][h], b[r][h]);
+                for (int32_t o = 0; o < S::fo; o++)
+#pragma unroll
+                    for (int32_t r = 0; r < S::fr; r++)
+                        mma_bf16(part->d[o][r], a[o][h], b[p][r][h]);
     }
 }
 
@@ -411,8 +446,9 @@ __device__ __forceinline__ float fold_parts(const mma_pipe<S, T> &pipe,
     for (int32_t j = 0; j < S::wk; j++) {
         const int32_t k = s * S::span + j * S::step;
         if (k >= pipe.p.n_in) break;
-        sum = fold<T>(sum, parts[j * S::part_words + threadIdx.x],
-                      scale_of<T>(pipe.p, pipe.at.out, k));
+        sum = fold<T>(
+            sum, parts[j * S::part_words + static_cast<int32_t>(threadIdx.x)],
+            scale_of<T>(pipe.p, pipe.at.out, k));
     }
     return sum;
 }

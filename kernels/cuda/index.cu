@@ -219,7 +219,7 @@ void launch_scores(queue *q, const select_args &a, const weft_index_select *op,
     s.end = static_cast<int32_t>(first) + seen;
     const int64_t tiles = divide_up(seen, KEYS);
     const int64_t bytes = mma_bytes(op->n_head, op->head_dim);
-    const bool mma = op->keys.dtype == WEFT_BF16 && op->q_is_bf16 &&
+    const bool mma = op->keys.dtype == WEFT_BF16 && op->q_as_pair &&
                      op->head_dim <= DIMS && bytes <= 48 * 1024;
     // A block of the mma form reads the queries of its row once: it takes
     // several tiles if there are blocks enough all the same.

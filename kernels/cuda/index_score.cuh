@@ -4,10 +4,12 @@
 //   fma   any keys and queries: dots by 16 virtual lanes and their tree, as
 //         ops.h words them, so the scores have the reference's bits. A block
 //         has a tile of keys in shared memory and goes through the heads.
-//   mma   bfloat16 keys and queries: a warp has 16 keys in registers as the
-//         left operand and heads as the columns of the right one. Four lanes
-//         that share a key hold a run of consecutive heads each and take turns,
-//         so here too heads are added in rising order.
+//   mma   bfloat16 keys, and queries in pairs of bfloat16 (split_pair), each of
+//         which is multiplied on its own into the same sum: a warp has 16 keys
+//         in registers as the left operand and heads as the columns of the
+//         right one. Four lanes that share a key hold a run of consecutive
+//         heads each and take turns, so here too heads are added in rising
+//         order.
 //
 // Which positions share a tile changes nothing in a score.
 #ifndef WEFT_KERNELS_CUDA_INDEX_SCORE_CUH
@@ -227,7 +229,7 @@ __host__ __device__ __forceinline__ int32_t query_rows(int32_t n_head)
 inline int64_t mma_bytes(int32_t n_head, int32_t head_dim)
 {
     return static_cast<int64_t>(query_rows(n_head)) *
-           (2 * static_cast<int64_t>(query_pitch(head_dim)) + 4);
+           (2 * 2 * static_cast<int64_t>(query_pitch(head_dim)) + 4);
 }
 
 // Tiles of 8 columns that the group of heads from `group` on has.
@@ -264,12 +266,14 @@ __device__ __forceinline__ eight load_eight(const unsigned char *row, int32_t d,
     return e;
 }
 
-// Queries of the row in the order of columns, and its weights in that of heads.
+// Queries of the row in the order of columns, all of their upper parts, then
+// all of the lower; and its weights in the order of heads.
 __device__ __forceinline__ void keep_queries(const span &s, uint16_t *q,
                                              float *w)
 {
     const int64_t r = s.row + static_cast<int64_t>(blockIdx.y);
     const int32_t pitch = query_pitch(s.op.head_dim);
+    uint16_t *const rest = q + query_rows(s.op.n_head) * pitch;
     for (int32_t at = warp_index(); at < query_rows(s.op.n_head); at += WARPS) {
         const int32_t group = at / MMA_GROUP * MMA_GROUP;
         const int32_t head = head_of(group, group_tiles(s.op.n_head, group),
@@ -278,7 +282,10 @@ __device__ __forceinline__ void keep_queries(const span &s, uint16_t *q,
                                   static_cast<int64_t>(head) * s.op.head_dim;
         for (int32_t d = lane_index(); d < pitch; d += 32) {
             const bool there = head < s.op.n_head && d < s.op.head_dim;
-            q[at * pitch + d] = there ? to_bf16(from[d]).bits : uint16_t{0};
+            float hi, lo;
+            split_pair(there ? from[d] : 0.0f, &hi, &lo);
+            q[at * pitch + d] = to_bf16(hi).bits;
+            rest[at * pitch + d] = to_bf16(lo).bits;
         }
     }
     for (int32_t h = thread_index(); h < s.op.n_head; h += THREADS)
@@ -293,11 +300,12 @@ struct mma_keys {
     eight low[DIMS / 32], high[DIMS / 32];
 };
 
-// Products of the warp's keys with a group of heads.
+// Products of the warp's keys with a group of heads; the lower parts of queries
+// are `rest` behind the upper ones.
 __device__ __forceinline__ void group_dots(const mma_keys &keys,
-                                           const uint16_t *q, int32_t pitch,
-                                           int32_t blocks, int32_t tiles,
-                                           float dots[8][4])
+                                           const uint16_t *q, int32_t rest,
+                                           int32_t pitch, int32_t blocks,
+                                           int32_t tiles, float dots[8][4])
 {
 #pragma unroll
     for (int32_t t = 0; t < 8; t++) {
@@ -308,12 +316,16 @@ __device__ __forceinline__ void group_dots(const mma_keys &keys,
 #pragma unroll
         for (int32_t b = 0; b < DIMS / 32; b++) {
             if (b >= blocks) break;
-            const eight c = *reinterpret_cast<const eight *>(column + 32 * b);
+            const uint16_t *const at = column + 32 * b;
+            const eight c = *reinterpret_cast<const eight *>(at);
+            const eight d = *reinterpret_cast<const eight *>(at + rest);
             const eight &lo = keys.low[b], &hi = keys.high[b];
             const uint32_t first[4] = {lo.v[0], hi.v[0], lo.v[1], hi.v[1]};
             const uint32_t second[4] = {lo.v[2], hi.v[2], lo.v[3], hi.v[3]};
             mma_bf16(dots[t], first, c.v);
+            mma_bf16(dots[t], first, d.v);
             mma_bf16(dots[t], second, c.v + 2);
+            mma_bf16(dots[t], second, d.v + 2);
         }
     }
 }
@@ -355,8 +367,8 @@ __global__ void __launch_bounds__(THREADS) score_mma(span s)
     if (run >= end) return;
     const int32_t pitch = query_pitch(s.op.head_dim), lane = lane_index();
     const int32_t blocks = (s.op.head_dim + 31) / 32;
-    float *const w =
-        reinterpret_cast<float *>(q + query_rows(s.op.n_head) * pitch);
+    const int32_t rest = query_rows(s.op.n_head) * pitch;
+    float *const w = reinterpret_cast<float *>(q + 2 * rest);
     keep_queries(s, q, w);
     for (int32_t i = 0; i < s.tiles; i++) {
         const int32_t tile = run + i * KEYS + warp_index() * 16;
@@ -378,7 +390,7 @@ __global__ void __launch_bounds__(THREADS) score_mma(span s)
         for (int32_t g = 0; g < s.op.n_head; g += MMA_GROUP) {
             const int32_t tiles = group_tiles(s.op.n_head, g);
             float dots[8][4];
-            group_dots(keys, q + g * pitch, pitch, blocks, tiles, dots);
+            group_dots(keys, q + g * pitch, rest, pitch, blocks, tiles, dots);
             fold_group(w, s.op.n_head, g, tiles, dots, score);
         }
         float *const to = s.scores + blockIdx.y * s.stride - s.first;

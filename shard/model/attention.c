@@ -12,31 +12,54 @@ static float rescale(const weft_model_config *c, int32_t rank)
     return (float)sqrt((double)c->hidden_size / rank);
 }
 
+/* A product of the layer's input, or of what was made of it before keys are
+ * chosen: see weft_forward_input_round. */
+static weft_gemm input_product(const weft_forward *f,
+                               const weft_layer_weights *layer,
+                               const weft_matrix *w, const float *x, float *y,
+                               int32_t n_rows)
+{
+    weft_gemm g = weft_forward_product(f, w, x, y, n_rows);
+    g.round = weft_forward_input_round(f, layer);
+    g.x_is_bf16 = g.round == WEFT_ROUND_BF16;
+    g.x_as_pair = g.round != f->round;
+    return g;
+}
+
+/* q, which keys are chosen without, so it is rounded in any layer. */
+static weft_gemm query_product(const weft_forward *f,
+                               const weft_layer_weights *layer, const float *x,
+                               int32_t n_rows)
+{
+    weft_gemm g = input_product(f, layer, &layer->q_b, x, f->q, n_rows);
+    g.round = f->round;
+    return g;
+}
+
 /* Everything that reads the layer's input, in one pass. */
 static void project_input(weft_forward *f, const weft_layer_weights *w,
                           int32_t n_rows)
 {
     int32_t n = 0;
     if (w->q_a.data != NULL)
-        f->gemms[n++] =
-            weft_forward_product(f, &w->q_a, f->x, f->q_latent, n_rows);
+        f->gemms[n++] = input_product(f, w, &w->q_a, f->x, f->q_latent, n_rows);
     else
-        f->gemms[n++] = weft_forward_product(f, &w->q_b, f->x, f->q, n_rows);
-    f->gemms[n++] = weft_forward_product(f, &w->kv_a, f->x, f->kv, n_rows);
+        f->gemms[n++] = query_product(f, w, f->x, n_rows);
+    f->gemms[n++] = input_product(f, w, &w->kv_a, f->x, f->kv, n_rows);
     if (w->g.data != NULL)
-        f->gemms[n++] = weft_forward_product(f, &w->g, f->x, f->gate, n_rows);
+        f->gemms[n++] = input_product(f, w, &w->g, f->x, f->gate, n_rows);
     if (w->index_q.data != NULL) {
         f->gemms[n++] =
-            weft_forward_product(f, &w->index_k, f->x, f->index_k, n_rows);
+            input_product(f, w, &w->index_k, f->x, f->index_k, n_rows);
         f->gemms[n++] =
-            weft_forward_product(f, &w->index_w, f->x, f->index_w, n_rows);
+            input_product(f, w, &w->index_w, f->x, f->index_w, n_rows);
     }
     f->ops->gemm(f->threads, f->gemms, n);
 }
 
 static void norm_latent(weft_forward *f, float *x, const float *w,
                         int64_t stride, int32_t n_rows, int32_t width,
-                        float scale)
+                        float scale, weft_round round)
 {
     const weft_rms_norm norm = {
         .x = x,
@@ -48,7 +71,7 @@ static void norm_latent(weft_forward *f, float *x, const float *w,
         .width = width,
         .eps = f->config->rms_norm_eps,
         .scale = scale,
-        .round = f->round,
+        .round = round,
     };
     f->ops->rms_norm(f->threads, &norm);
 }
@@ -61,11 +84,12 @@ static void cache_rows(weft_forward *f, const weft_layer_weights *w,
     const weft_geometry *const g = &c->geometry[kind];
     const int32_t width = weft_config_row_width(c, kind);
     float *const k_rope = f->kv + g->kv_lora_rank;
+    const weft_round round = weft_forward_input_round(f, w);
     norm_latent(f, f->kv, w->kv_a_norm, width, n_rows, g->kv_lora_rank,
-                rescale(c, g->kv_lora_rank));
+                rescale(c, g->kv_lora_rank), round);
     if (w->k_rope_norm != NULL)
         norm_latent(f, k_rope, w->k_rope_norm, width, n_rows,
-                    g->qk_rope_head_dim, 1.0F);
+                    g->qk_rope_head_dim, 1.0F, round);
     const weft_rope rope = {
         .x = k_rope,
         .y = k_rope,
@@ -77,7 +101,7 @@ static void cache_rows(weft_forward *f, const weft_layer_weights *w,
         .n_head = 1,
         .n_freq = g->qk_rope_head_dim / 2,
         .interleave = c->rope_interleave,
-        .round = f->round,
+        .round = round,
     };
     f->ops->rope(f->threads, &rope);
     const weft_store store = {
@@ -108,7 +132,7 @@ static void rope_index(weft_forward *f, float *x, int64_t stride,
         .n_head = n_head,
         .n_freq = c->geometry[WEFT_FULL].qk_rope_head_dim / 2,
         .interleave = c->index_rope_interleave,
-        .round = f->round,
+        .round = WEFT_ROUND_NONE,
     };
     f->ops->rope(f->threads, &rope);
 }
@@ -153,7 +177,7 @@ static void select_keys(weft_forward *f, const weft_layer_weights *w,
         .n_row = n_rows,
         .width = dim,
         .eps = 1e-6F, /* fixed, whatever rms_norm_eps is (model-spec 2.5) */
-        .round = f->round,
+        .round = WEFT_ROUND_NONE,
     };
     f->ops->layer_norm(f->threads, &norm);
     rope_index(f, f->index_k, dim, n_rows, 1);
@@ -184,7 +208,7 @@ static void select_keys(weft_forward *f, const weft_layer_weights *w,
         .head_dim = dim,
         .top_k = c->index_topk,
         .n_positions_max = f->n_positions,
-        .q_is_bf16 = f->round == WEFT_ROUND_BF16,
+        .q_as_pair = f->round == WEFT_ROUND_BF16,
     };
     f->ops->index_select(f->threads, &select);
     if (f->hooks.select != NULL) show_selection(f, layer, n_rows);
@@ -318,13 +342,13 @@ void weft_forward_attention(weft_forward *f, int32_t layer, int32_t n_rows)
     project_input(f, w, n_rows);
     if (w->q_a.data != NULL) {
         norm_latent(f, f->q_latent, w->q_a_norm, g->q_lora_rank, n_rows,
-                    g->q_lora_rank, rescale(c, g->q_lora_rank));
+                    g->q_lora_rank, rescale(c, g->q_lora_rank),
+                    weft_forward_input_round(f, w));
         int32_t n = 0;
-        f->gemms[n++] =
-            weft_forward_product(f, &w->q_b, f->q_latent, f->q, n_rows);
+        f->gemms[n++] = query_product(f, w, f->q_latent, n_rows);
         if (w->index_q.data != NULL)
-            f->gemms[n++] = weft_forward_product(f, &w->index_q, f->q_latent,
-                                                 f->index_q, n_rows);
+            f->gemms[n++] = input_product(f, w, &w->index_q, f->q_latent,
+                                          f->index_q, n_rows);
         f->ops->gemm(f->threads, f->gemms, n);
     }
     cache_rows(f, w, kind, layer, n_rows);

@@ -263,19 +263,15 @@ static weft_status fetch_question(weft_forward *f, int32_t n_rows)
     return weft_memory_sync(&f->memory, &f->ask_err);
 }
 
-/* Experts elsewhere: asked as soon as it is known which, and the shared expert
- * is computed while they are away. x is read there until the answers are in,
- * and is not written before. */
-static void ask(weft_forward *f, const weft_layer_weights *w, int32_t layer,
-                int32_t n_rows)
+/* Experts elsewhere: asked as soon as it is known which. Rows that fill the
+ * step up need none. */
+static void ask(weft_forward *f, int32_t layer)
 {
     const weft_experts *const experts = f->options.experts;
-    f->ops->gemm(f->threads, f->gemms, list_router(f, w, n_rows));
-    route(f, w, layer, n_rows);
     f->call = (weft_experts_call){
         .lane = f->options.lane,
         .layer = layer,
-        .n_rows = n_rows,
+        .n_rows = f->n_rows,
         .top_k = f->config->top_k,
         .x = f->host.x,
         .experts = f->host.route_experts,
@@ -284,8 +280,14 @@ static void ask(weft_forward *f, const weft_layer_weights *w, int32_t layer,
         .out_near = f->expert_out,
     };
     f->is_away = true;
-    f->ask_status = fetch_question(f, n_rows);
+    f->ask_status = fetch_question(f, f->n_rows);
     if (f->ask_status == WEFT_OK) experts->dispatch(experts->arg, &f->call);
+}
+
+/* While the experts are away. */
+static void shared_expert(weft_forward *f, const weft_layer_weights *w,
+                          int32_t n_rows)
+{
     const int32_t n = list_shared_in(f, w, 0, n_rows);
     if (n == 0) return;
     f->ops->gemm(f->threads, f->gemms, n);
@@ -295,15 +297,29 @@ static void ask(weft_forward *f, const weft_layer_weights *w, int32_t layer,
     f->ops->gemm(f->threads, f->gemms, 1);
 }
 
+static bool is_elsewhere(const weft_forward *f, int32_t layer)
+{
+    return f->config->moe[layer] && f->options.experts != NULL;
+}
+
 void weft_forward_ffn_begin(weft_forward *f, int32_t layer, int32_t n_rows)
 {
     const weft_layer_weights *const w = &f->weights->layers[layer];
-    if (!f->config->moe[layer])
+    if (!f->config->moe[layer]) {
         dense(f, &w->mlp, n_rows);
-    else if (f->options.experts == NULL)
+    } else if (f->options.experts == NULL) {
         mixture(f, w, layer, n_rows);
-    else
-        ask(f, w, layer, n_rows);
+    } else {
+        f->ops->gemm(f->threads, f->gemms, list_router(f, w, n_rows));
+        route(f, w, layer, n_rows);
+    }
+}
+
+void weft_forward_ffn_ask(weft_forward *f, int32_t layer, int32_t n_rows)
+{
+    if (!is_elsewhere(f, layer)) return;
+    ask(f, layer);
+    shared_expert(f, &f->weights->layers[layer], n_rows);
 }
 
 weft_status weft_forward_ffn_collect(weft_forward *f, weft_err *err)
@@ -320,6 +336,10 @@ weft_status weft_forward_ffn_collect(weft_forward *f, weft_err *err)
         weft_memory_put(&f->memory, f->expert_out, f->host.expert_out,
                         (int64_t)f->call.n_rows * f->call.top_k *
                             f->config->hidden_size * 4);
-    combine(f, &f->weights->layers[f->call.layer], f->call.n_rows);
     return WEFT_OK;
+}
+
+void weft_forward_ffn_end(weft_forward *f, int32_t layer, int32_t n_rows)
+{
+    if (is_elsewhere(f, layer)) combine(f, &f->weights->layers[layer], n_rows);
 }

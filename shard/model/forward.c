@@ -1,5 +1,6 @@
 #include "shard/model/forward.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "node/base/check.h"
@@ -8,6 +9,8 @@
 #include "shard/model/forward_internal.h"
 
 static const int64_t SIZE_OF_FLOAT = sizeof(float);
+
+static atomic_uint next_id = 1;
 
 /* What no step changes. */
 static weft_status put_constants(weft_forward *f, weft_err *err)
@@ -42,6 +45,7 @@ weft_status weft_forward_create(const weft_model_config *config,
     f->weights = weights;
     f->store = store;
     f->options = *options;
+    f->id = atomic_fetch_add(&next_id, 1);
     f->ops = options->ops;
     f->threads = options->threads;
     f->round =
@@ -65,41 +69,30 @@ void weft_forward_destroy(weft_forward *forward)
     weft_mem_free(forward);
 }
 
+void weft_forward_get_graphs(const weft_forward *forward,
+                             weft_forward_graphs *out)
+{
+    *out = forward->graphs;
+}
+
 void weft_forward_set_hooks(weft_forward *forward,
                             const weft_forward_hooks *hooks)
 {
     forward->hooks = hooks == NULL ? (weft_forward_hooks){0} : *hooks;
 }
 
-/* The step's rows, by kind, and the angles of their positions. */
-static void set_rows(weft_forward *f, const weft_batch *batch)
+/* The angles of the rows' positions, by kind. */
+static void compute_angles(weft_forward *f)
 {
     const weft_model_config *const c = f->config;
-    const int64_t ids_bytes = batch->n_rows * (int64_t)sizeof *f->ids;
-    memcpy(f->host.positions, batch->positions, (size_t)ids_bytes);
-    weft_memory_put(&f->memory, f->positions, f->host.positions, ids_bytes);
-    f->n_positions = 0;
-    for (int32_t r = 0; r < batch->n_rows; r++)
-        if (batch->positions[r] >= f->n_positions)
-            f->n_positions = batch->positions[r] + 1;
     for (int32_t k = 0; k < WEFT_KINDS; k++) {
         if (c->n_kind[k] == 0) continue;
-        for (int32_t r = 0; r < batch->n_rows; r++) {
-            const int32_t p = batch->positions[r];
-            const bool cut = k == WEFT_WINDOW && c->window > 0;
-            f->host.rows[k][r] = (weft_row){
-                .pages = batch->pages[k][r],
-                .position = p,
-                .first = cut && p >= c->window ? p - c->window + 1 : 0,
-            };
-        }
-        weft_forward_put_rows(f, batch, k);
         const weft_rope_table table = {
             .positions = f->positions,
             .inv_freq = f->inv_freq[k],
             .cos_out = f->cos[k],
             .sin_out = f->sin[k],
-            .n_row = batch->n_rows,
+            .n_row = f->n_filled,
             .n_freq = c->geometry[k].qk_rope_head_dim / 2,
             .factor = c->yarn.on ? c->yarn.cos_sin_factor : 1.0F,
         };
@@ -107,7 +100,8 @@ static void set_rows(weft_forward *f, const weft_batch *batch)
     }
 }
 
-static void norm_rows(weft_forward *f, const float *w, int32_t n_rows)
+static void norm_rows(weft_forward *f, const float *w, int32_t n_rows,
+                      weft_round round)
 {
     const weft_rms_norm norm = {
         .x = f->h,
@@ -119,7 +113,7 @@ static void norm_rows(weft_forward *f, const float *w, int32_t n_rows)
         .width = f->config->hidden_size,
         .eps = f->config->rms_norm_eps,
         .scale = 1.0F,
-        .round = f->round,
+        .round = round,
     };
     f->ops->rms_norm(f->threads, &norm);
 }
@@ -138,68 +132,131 @@ static void add_rows(weft_forward *f, int32_t n_rows)
     f->ops->add(f->threads, &add);
 }
 
+/* Hidden rows of the stage before; rows that fill up are zeros. */
+static void put_hidden(weft_forward *f, const weft_batch *batch)
+{
+    const int64_t width = f->config->hidden_size;
+    const int64_t n = batch->n_rows * width, all = f->n_filled * width;
+    memcpy(f->host.h, batch->hidden, (size_t)(n * SIZE_OF_FLOAT));
+    memset(f->host.h + n, 0, (size_t)((all - n) * SIZE_OF_FLOAT));
+    weft_memory_put(&f->memory, f->h, f->host.h, all * SIZE_OF_FLOAT);
+}
+
+/* All that comes from the host, before the first op. */
+static void put_inputs(weft_forward *f, const weft_batch *batch)
+{
+    WEFT_ASSERT(f->n_rows >= 1 && f->n_filled <= f->options.max_rows &&
+                !f->is_away);
+    weft_forward_put_step(f, batch);
+    if (batch->hidden != NULL) put_hidden(f, batch);
+}
+
 /* The rows as the first layer here takes them. */
-static void begin_step(weft_forward *f, const weft_batch *batch)
+static void begin_rows(weft_forward *f, const weft_batch *batch)
 {
     const weft_model_config *const c = f->config;
-    const int32_t n = batch->n_rows;
-    WEFT_ASSERT(n >= 1 && n <= f->options.max_rows && !f->is_away);
-    f->n_rows = n;
-    set_rows(f, batch);
-    if (batch->hidden != NULL) {
-        const int64_t bytes = (int64_t)n * c->hidden_size * SIZE_OF_FLOAT;
-        memcpy(f->host.h, batch->hidden, (size_t)bytes);
-        weft_memory_put(&f->memory, f->h, f->host.h, bytes);
-        return;
-    }
+    compute_angles(f);
+    if (batch->hidden != NULL) return;
     WEFT_ASSERT(f->weights->embed != NULL);
-    memcpy(f->host.ids, batch->tokens, (size_t)n * sizeof *f->ids);
-    weft_memory_put(&f->memory, f->ids, f->host.ids,
-                    n * (int64_t)sizeof *f->ids);
     const weft_embed embed = {
         .table = f->weights->embed,
         .ids = f->ids,
         .y = f->h,
         .dtype = f->weights->embed_dtype,
         .y_stride = c->hidden_size,
-        .n_row = n,
+        .n_row = f->n_filled,
         .width = c->hidden_size,
     };
     f->ops->embed(f->threads, &embed);
 }
 
-/* One layer, up to where experts elsewhere have been asked. */
+static void begin_plain(weft_forward *f, const weft_batch *batch)
+{
+    weft_forward_begin_plain(f, batch);
+    put_inputs(f, batch);
+    begin_rows(f, batch);
+}
+
+/* One layer, up to where experts elsewhere are asked: ops alone. */
 static void begin_layer(weft_forward *f, int32_t l)
 {
-    const int32_t n = f->n_rows;
+    const int32_t n = f->n_filled;
+    const weft_layer_weights *const w = &f->weights->layers[l];
     if (l > f->config->first_layer) WEFT_FAILPOINT("layers.mid_step");
-    norm_rows(f, f->weights->layers[l].input_norm, n);
+    norm_rows(f, w->input_norm, n, weft_forward_input_round(f, w));
     weft_forward_attention(f, l, n);
     add_rows(f, n);
-    norm_rows(f, f->weights->layers[l].post_norm, n);
+    norm_rows(f, w->post_norm, n, f->round);
     weft_forward_ffn_begin(f, l, n);
 }
 
-static weft_status end_layer(weft_forward *f, int32_t l, weft_err *err)
+/* The rest, when their answers are in: ops alone, and what a test looks at.
+ * What fails on a device is told at the end of the step. */
+static void end_layer(weft_forward *f, int32_t l)
 {
-    WEFT_TRY(weft_forward_ffn_collect(f, err));
-    add_rows(f, f->n_rows);
-    if (f->hooks.layer_out == NULL) return WEFT_OK;
-    WEFT_TRY(weft_forward_fetch_hidden(f, err));
+    weft_forward_ffn_end(f, l, f->n_filled);
+    add_rows(f, f->n_filled);
+    if (f->hooks.layer_out == NULL) return;
+    const weft_status st = weft_forward_fetch_hidden(f, NULL);
+    (void)st;
     f->hooks.layer_out(f->hooks.arg, l, f->host.h, f->n_rows);
-    return WEFT_OK;
+}
+
+/* What lies between two questions to experts elsewhere, or all there is: from
+ * the end of layer l - 1 to where layer `asks` has its question, or to the end.
+ */
+static void compute_part(weft_forward *f, const weft_batch *batch, int32_t l,
+                         int32_t asks)
+{
+    if (l == f->config->first_layer)
+        begin_rows(f, batch);
+    else
+        end_layer(f, l - 1);
+    for (; l <= asks && l < f->config->end_layer; l++) {
+        begin_layer(f, l);
+        if (l < asks) end_layer(f, l);
+    }
+}
+
+/* The first layer from l on that asks, or the end. */
+static int32_t next_to_ask(const weft_forward *f, int32_t l)
+{
+    const weft_model_config *const c = f->config;
+    while (l < c->end_layer && (f->options.experts == NULL || !c->moe[l])) l++;
+    return l;
 }
 
 weft_status weft_forward_step(weft_forward *f, const weft_batch *batch,
                               weft_err *err)
 {
     const weft_model_config *const c = f->config;
-    begin_step(f, batch);
-    for (int32_t l = c->first_layer; l < c->end_layer; l++) {
-        begin_layer(f, l);
-        WEFT_TRY(end_layer(f, l, err));
+    weft_forward_begin_graph(f, batch);
+    put_inputs(f, batch);
+    for (int32_t l = c->first_layer;;) {
+        const int32_t asks = next_to_ask(f, l);
+        do {
+            if (weft_forward_replay(f, l)) break;
+            compute_part(f, batch, l, asks);
+        } while (!weft_forward_keep(f));
+        if (asks == c->end_layer) break;
+        weft_forward_ffn_ask(f, asks, f->n_filled);
+        WEFT_TRY(weft_forward_ffn_collect(f, err));
+        l = asks + 1;
     }
     return weft_memory_sync(&f->memory, err);
+}
+
+static void start_layer(weft_forward *f, int32_t l)
+{
+    begin_layer(f, l);
+    weft_forward_ffn_ask(f, l, f->n_filled);
+}
+
+static weft_status finish_layer(weft_forward *f, int32_t l, weft_err *err)
+{
+    WEFT_TRY(weft_forward_ffn_collect(f, err));
+    end_layer(f, l);
+    return WEFT_OK;
 }
 
 /* Whose experts are still away when the other has failed: what was asked is
@@ -219,17 +276,17 @@ weft_status weft_forward_step_pair(weft_forward *a, const weft_batch *batch_a,
                                    weft_err *err)
 {
     const weft_model_config *const c = a->config;
-    begin_step(a, batch_a);
-    begin_step(b, batch_b);
+    begin_plain(a, batch_a);
+    begin_plain(b, batch_b);
     weft_status st = WEFT_OK;
     for (int32_t l = c->first_layer; st == WEFT_OK && l < c->end_layer; l++) {
-        begin_layer(a, l);
-        if (l > c->first_layer) st = end_layer(b, l - 1, err);
+        start_layer(a, l);
+        if (l > c->first_layer) st = finish_layer(b, l - 1, err);
         if (st != WEFT_OK) break;
-        begin_layer(b, l);
-        st = end_layer(a, l, err);
+        start_layer(b, l);
+        st = finish_layer(a, l, err);
     }
-    if (st == WEFT_OK) st = end_layer(b, c->end_layer - 1, err);
+    if (st == WEFT_OK) st = finish_layer(b, c->end_layer - 1, err);
     if (st != WEFT_OK) {
         abandon(a);
         abandon(b);

@@ -9,7 +9,15 @@
  * keys in bfloat16; where the ops' products take bfloat16 inputs, every output
  * of a norm, product, rotation, gate, activation and residual sum is rounded
  * too, as in model-spec 2.9. Router logits, indexer scores, softmax weights and
- * vocabulary logits are never rounded.
+ * vocabulary logits are never rounded. Nor is, in a layer with an indexer, what
+ * its choice of keys is computed from: the normed input, both latents, index
+ * queries, keys and weights; products of these take pairs of bfloat16.
+ *
+ * Graphs. On a device a step of few rows is filled up to one of a few numbers
+ * of rows, and its ops are kept as a graph (kernels/device.h) and replayed by
+ * the next steps of that size: a decode step costs the host one launch, or one
+ * for each question to experts elsewhere and one more. A row's bits are the
+ * same with and without. Not with hooks, nor in pairs.
  *
  * Threads: the engine's. Nothing allocates after create.
  */
@@ -70,6 +78,15 @@ WEFT_MUST_CHECK weft_status weft_forward_create(
 void weft_forward_destroy(weft_forward *forward); /* NULL is fine */
 void weft_forward_set_hooks(weft_forward *forward,
                             const weft_forward_hooks *hooks);
+
+/* Since create, of what graphs are for: steps, or with experts elsewhere the
+ * parts of them. */
+typedef struct weft_forward_graphs {
+    int64_t n_replayed;
+    int64_t n_computed; /* op by op, or kept for the first time */
+} weft_forward_graphs;
+void weft_forward_get_graphs(const weft_forward *forward,
+                             weft_forward_graphs *out);
 
 /* Rows of one step. Rows of one sequence come in rising position order. */
 typedef struct weft_batch {

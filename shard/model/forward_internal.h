@@ -21,14 +21,15 @@ struct weft_forward {
     weft_round round;
     weft_forward_hooks hooks;
 
-    weft_memory memory;         /* of the ops */
-    int64_t pages_max;          /* entries of page tables that one step needs */
-    void *ops_block;            /* all buffers below, one block */
-    void *host_block;           /* those of `host`; NULL: the same */
-    weft_gemm *gemms;           /* the host's */
+    weft_memory memory; /* of the ops */
+    int64_t pages_max;  /* entries of page tables that one step needs */
+    void *ops_block;    /* all buffers below, one block */
+    void *host_block;   /* those of `host`; NULL: the same */
+    weft_gemm *gemms;   /* the host's */
+    /* What a step is told, side by side in both memories. */
     int32_t *positions, *ids;   /* the step's own copies */
     weft_row *rows[WEFT_KINDS]; /* of the step, keys filled per layer */
-    int64_t *pages[WEFT_KINDS]; /* of a device: the rows' page tables */
+    int64_t *pages; /* of a device: the rows' page tables, of both kinds */
     float *inv_freq[WEFT_KINDS];              /* [rope / 2] */
     float *cos[WEFT_KINDS], *sin[WEFT_KINDS]; /* [rows, rope / 2] */
 
@@ -63,15 +64,19 @@ struct weft_forward {
     struct {
         int32_t *positions, *ids, *index_keys, *index_n_keys, *route_experts,
             *row_of;
-        int64_t *pages[WEFT_KINDS];
+        int64_t *pages;
         weft_row *rows[WEFT_KINDS];
         float *inv_freq[WEFT_KINDS], *h, *x, *route_weights, *expert_out,
             *final, *logits;
         weft_vocab_stat *stats;
     } host;
 
-    int32_t n_rows;         /* of the step */
-    int32_t n_positions;    /* no row of the step is at such a position */
+    int32_t n_rows;      /* of the step */
+    int32_t n_filled;    /* the same with rows that fill it up */
+    int32_t n_positions; /* no row of the step is at such a position */
+    uint32_t id;         /* of all forwards of the process; for graphs */
+    uint64_t graph_key;  /* of the step; 0: none */
+    weft_forward_graphs graphs;
     bool is_away;           /* call has been dispatched and not collected */
     weft_experts_call call; /* of experts elsewhere */
     weft_status ask_status; /* of bringing the question to the host */
@@ -83,8 +88,34 @@ WEFT_MUST_CHECK weft_status weft_forward_take_memory(weft_forward *f,
                                                      weft_err *err);
 void weft_forward_free_memory(weft_forward *f);
 
-/* The rows of kind k, filled in on the host, go to the ops. */
-void weft_forward_put_rows(weft_forward *f, const weft_batch *batch, int32_t k);
+/* How a step runs: n_rows, n_filled, n_positions and graph_key. See
+ * forward_graph.c. */
+void weft_forward_begin_graph(weft_forward *f, const weft_batch *batch);
+/* The same, without a graph. */
+void weft_forward_begin_plain(weft_forward *f, const weft_batch *batch);
+
+/*     do {
+ *         if (weft_forward_replay(f, part)) break;
+ *         ... ops alone, as graph_begin (kernels/device.h) wants them ...
+ *     } while (!weft_forward_keep(f));
+ *
+ * Without a graph: once. `part` numbers those of a step. */
+bool weft_forward_replay(weft_forward *f, int32_t part);
+bool weft_forward_keep(weft_forward *f);
+
+/* What the step is told goes to the ops: ids, positions and rows. */
+void weft_forward_put_step(weft_forward *f, const weft_batch *batch);
+
+/* How the layer's input is rounded, and what is made of it up to the cached
+ * rows and the choice of keys. A layer with an indexer does not round: the
+ * choice is a cut through scores, of which many lie closer to each other than
+ * bfloat16 can tell, and each key that changes sides moves the output by more
+ * than all other rounding does. */
+static inline weft_round weft_forward_input_round(const weft_forward *f,
+                                                  const weft_layer_weights *w)
+{
+    return w->index_q.data != NULL ? WEFT_ROUND_NONE : f->round;
+}
 
 /* y = x times w, for rows of x that lie side by side. */
 static inline weft_gemm weft_forward_product(const weft_forward *f,
@@ -107,13 +138,17 @@ static inline weft_gemm weft_forward_product(const weft_forward *f,
 /* x (the normed rows) -> y: attention of one layer, caches written. */
 void weft_forward_attention(weft_forward *f, int32_t layer, int32_t n_rows);
 
-/* x (the normed rows) -> y: dense MLP or mixture of experts of one layer. With
- * experts elsewhere y is there only after collect, and x stays until then. */
+/* x (the normed rows) -> y: dense MLP or mixture of experts of one layer, in
+ * four acts, of which the first and the last are ops alone. Where experts are
+ * elsewhere y is there only after the last, and x stays until then; else after
+ * the first, and the others have nothing to do. */
 void weft_forward_ffn_begin(weft_forward *f, int32_t layer, int32_t n_rows);
-
+/* Asks experts elsewhere; the shared expert is computed meanwhile. */
+void weft_forward_ffn_ask(weft_forward *f, int32_t layer, int32_t n_rows);
 /* Waits for experts elsewhere, if the layer has asked any. Fails as their
  * collect does; nothing is away afterwards. */
 WEFT_MUST_CHECK weft_status weft_forward_ffn_collect(weft_forward *f,
                                                      weft_err *err);
+void weft_forward_ffn_end(weft_forward *f, int32_t layer, int32_t n_rows);
 
 #endif

@@ -95,21 +95,31 @@ static widths attention_widths(const weft_model_config *c)
     return w;
 }
 
-static void plan_rows(weft_forward *f, blocks *b, int64_t rope_width)
+/* Nothing else of the two blocks lies between these, so that one copy brings
+ * them over: page tables, which are used in part, come last. */
+static void plan_step(weft_forward *f, blocks *b)
+{
+    const int64_t rows = f->options.max_rows;
+    void *host = NULL;
+    f->positions = take_ints_both(b, rows, &f->host.positions);
+    f->ids = take_ints_both(b, rows, &f->host.ids);
+    for (int32_t k = 0; k < WEFT_KINDS; k++) {
+        f->rows[k] = take_both(b, rows, sizeof *f->rows[k], &host);
+        f->host.rows[k] = host;
+    }
+    if (!b->apart) return;
+    f->pages = take_both(b, f->pages_max, sizeof *f->pages, &host);
+    f->host.pages = host;
+}
+
+static void plan_angles(weft_forward *f, blocks *b, int64_t rope_width)
 {
     const int64_t rows = f->options.max_rows;
     for (int32_t k = 0; k < WEFT_KINDS; k++) {
-        void *host = NULL;
-        f->rows[k] = take_both(b, rows, sizeof *f->rows[k], &host);
-        f->host.rows[k] = host;
         f->inv_freq[k] =
             take_floats_both(b, 1, rope_width, &f->host.inv_freq[k]);
         f->cos[k] = take_floats(b, rows, rope_width);
         f->sin[k] = take_floats(b, rows, rope_width);
-        if (!b->apart) continue;
-        /* Page tables that rows point to are told once a step. */
-        f->pages[k] = take_both(b, f->pages_max, sizeof *f->pages[k], &host);
-        f->host.pages[k] = host;
     }
 }
 
@@ -137,7 +147,7 @@ static void plan_attention(weft_forward *f, blocks *b)
     const int64_t tile =
         rows < WEFT_ATTN_TILE_ROWS ? rows : WEFT_ATTN_TILE_ROWS;
     const widths w = attention_widths(f->config);
-    plan_rows(f, b, w.rope);
+    plan_angles(f, b, w.rope);
     f->q_latent = take_floats(b, rows, w.q_latent);
     f->kv = take_floats(b, rows, w.kv);
     f->gate = take_floats(b, rows, w.gate);
@@ -198,8 +208,7 @@ static void plan(weft_forward *f, blocks *b)
     f->gemms =
         take_from(b->apart ? &b->host : &b->ops,
                   gemms_max(c, f->options.experts == NULL), sizeof *f->gemms);
-    f->positions = take_ints_both(b, rows, &f->host.positions);
-    f->ids = take_ints_both(b, rows, &f->host.ids);
+    plan_step(f, b);
     f->h = take_floats_both(b, rows, c->hidden_size, &f->host.h);
     f->x = take_floats_both(b, rows, c->hidden_size, &f->host.x);
     f->y = take_floats(b, rows, c->hidden_size);
@@ -216,8 +225,8 @@ static void set_limits(weft_forward *f)
     const weft_forward_options *const o = &f->options;
     const int32_t page = o->page_tokens > 0 ? o->page_tokens : 1;
     f->memory = o->memory != NULL ? *o->memory : (weft_memory){0};
-    f->pages_max =
-        (int64_t)o->max_sequences * ((o->max_context + page - 1) / page);
+    f->pages_max = (int64_t)o->max_sequences * WEFT_KINDS *
+                   ((o->max_context + page - 1) / page);
 }
 
 int64_t weft_forward_bytes(const weft_model_config *config,
@@ -266,12 +275,13 @@ void weft_forward_free_memory(weft_forward *f)
         f->memory.api->free_host(f->memory.device, f->host_block);
 }
 
-/* The page tables of the rows, one behind the other, as far as they are used;
- * rows of one sequence are neighbours and share one. */
-static void lay_out_pages(weft_forward *f, const weft_batch *batch, int32_t k)
+/* The page tables of the rows, one behind the other from entry `used` on, as
+ * far as they are used; rows of one sequence are neighbours and share one.
+ * Gives the first entry behind them. */
+static int64_t lay_out_pages(weft_forward *f, const weft_batch *batch,
+                             int32_t k, int64_t used)
 {
     const int64_t page = f->options.page_tokens;
-    int64_t used = 0;
     for (int32_t r = 0; r < batch->n_rows;) {
         int32_t end = r + 1;
         while (end < batch->n_rows &&
@@ -279,18 +289,49 @@ static void lay_out_pages(weft_forward *f, const weft_batch *batch, int32_t k)
             end++;
         const int64_t n = batch->positions[end - 1] / page + 1;
         WEFT_ASSERT(used + n <= f->pages_max);
-        memcpy(f->host.pages[k] + used, batch->pages[k][r],
-               (size_t)n * sizeof *f->host.pages[k]);
-        for (; r < end; r++) f->host.rows[k][r].pages = f->pages[k] + used;
+        memcpy(f->host.pages + used, batch->pages[k][r],
+               (size_t)n * sizeof *f->host.pages);
+        for (; r < end; r++) f->host.rows[k][r].pages = f->pages + used;
         used += n;
     }
-    weft_memory_put(&f->memory, f->pages[k], f->host.pages[k],
-                    used * (int64_t)sizeof *f->pages[k]);
+    return used;
 }
 
-void weft_forward_put_rows(weft_forward *f, const weft_batch *batch, int32_t k)
+static void set_rows(weft_forward *f, const weft_batch *batch, int32_t k)
 {
-    if (!weft_memory_is_host(&f->memory)) lay_out_pages(f, batch, k);
-    weft_memory_put(&f->memory, f->rows[k], f->host.rows[k],
-                    batch->n_rows * (int64_t)sizeof *f->rows[k]);
+    const int32_t window = k == WEFT_WINDOW ? f->config->window : 0;
+    weft_row *const rows = f->host.rows[k];
+    for (int32_t r = 0; r < batch->n_rows; r++) {
+        const int32_t p = batch->positions[r];
+        rows[r] = (weft_row){
+            .pages = batch->pages[k][r],
+            .position = p,
+            .first = window > 0 && p >= window ? p - window + 1 : 0,
+        };
+    }
+    for (int32_t r = batch->n_rows; r < f->n_filled; r++)
+        rows[r] = (weft_row){.position = -1};
+}
+
+void weft_forward_put_step(weft_forward *f, const weft_batch *batch)
+{
+    const int32_t n = batch->n_rows, more = f->n_filled - n;
+    const bool is_host = weft_memory_is_host(&f->memory);
+    int64_t n_pages = 0;
+    memcpy(f->host.positions, batch->positions,
+           (size_t)n * sizeof *f->host.positions);
+    memset(f->host.positions + n, 0, (size_t)more * sizeof *f->host.positions);
+    if (batch->hidden == NULL) {
+        memcpy(f->host.ids, batch->tokens, (size_t)n * sizeof *f->host.ids);
+        memset(f->host.ids + n, 0, (size_t)more * sizeof *f->host.ids);
+    }
+    for (int32_t k = 0; k < WEFT_KINDS; k++) {
+        if (f->config->n_kind[k] == 0) continue;
+        set_rows(f, batch, k);
+        if (!is_host) n_pages = lay_out_pages(f, batch, k, n_pages);
+    }
+    if (is_host) return;
+    const int64_t bytes = (const char *)(f->host.pages + n_pages) -
+                          (const char *)f->host.positions;
+    weft_memory_put(&f->memory, f->positions, f->host.positions, bytes);
 }

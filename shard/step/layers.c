@@ -1,5 +1,8 @@
 #include "shard/step/layers.h"
 
+#include <inttypes.h>
+
+#include "node/base/log.h"
 #include "node/base/mem.h"
 
 enum {
@@ -105,8 +108,19 @@ weft_status weft_layers_init(weft_layers *l, const weft_model_config *config,
     return weft_forward_create(config, weights, l->store, &s, &l->second, err);
 }
 
+static void log_graphs(const weft_layers *l)
+{
+    weft_forward_graphs g = {0};
+    if (l->forward != NULL) weft_forward_get_graphs(l->forward, &g);
+    if (g.n_replayed + g.n_computed == 0) return;
+    weft_log(WEFT_LOG_DEBUG, "step", "graphs_used",
+             "replayed %" PRId64 " computed %" PRId64, g.n_replayed,
+             g.n_computed);
+}
+
 void weft_layers_deinit(weft_layers *l)
 {
+    log_graphs(l);
     weft_forward_destroy(l->forward);
     weft_forward_destroy(l->second);
     weft_kv_store_destroy(l->store);

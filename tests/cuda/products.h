@@ -6,7 +6,9 @@
  * tensor cores are compared with sums in double precision. Of their error, per
  * block of 128 inputs: each product enters an fp32 sum, which a tensor core may
  * cut off instead of rounding, 2 u of the sum of magnitudes a term; then one
- * addition and one scale a block.
+ * addition and one scale a block. In pairs each product is two terms, whose
+ * magnitudes are together at most 1 + 2^-7 of it, and what a pair leaves out
+ * of x is 2^-16 of it, or 2^-134.
  */
 #ifndef WEFT_TESTS_CUDA_PRODUCTS_H
 #define WEFT_TESTS_CUDA_PRODUCTS_H
@@ -93,28 +95,40 @@ static inline void round_rows(float *x, int64_t n)
         x[i] = weft_f32_of_bf16(weft_bf16_of_f32(x[i]));
 }
 
+/* What the caller says of x. */
+typedef enum product_form {
+    PRODUCT_EXACT,
+    PRODUCT_BF16, /* x_is_bf16 */
+    PRODUCT_PAIR, /* x_as_pair */
+    N_PRODUCT_FORM,
+} product_form;
+
 /* Whether the device takes it to its tensor cores, where it has an order of its
  * own. */
-static inline bool on_tensor_cores(weft_dtype dtype, bool x_is_bf16)
+static inline bool on_tensor_cores(weft_dtype dtype, product_form form)
 {
-    return x_is_bf16 && (dtype == WEFT_BF16 || dtype == WEFT_F8_E4M3);
+    return form != PRODUCT_EXACT &&
+           (dtype == WEFT_BF16 || dtype == WEFT_F8_E4M3);
 }
 
 /* One row of a product against double precision. */
 static inline void assert_row_near(const weft_matrix *w, const float *x,
-                                   const float *y, weft_round round,
-                                   const char *what)
+                                   const float *y, product_form form,
+                                   weft_round round, const char *what)
 {
+    const bool pair = form == PRODUCT_PAIR;
+    const double terms = pair ? 2 * 128 : 128;
     const double blocks = (w->n_in + 127) / 128;
     for (int32_t o = 0; o < w->n_out; o++) {
-        double exact = 0.0, size = 0.0;
+        double exact = 0.0, size = 0.0, tiny = w->n_in * 0x1p-149;
         for (int32_t i = 0; i < w->n_in; i++) {
             const double term = (double)weft_matrix_at(w, o, i) * (double)x[i];
             exact += term;
             size += fabs(term);
+            if (pair) tiny += fabs((double)weft_matrix_at(w, o, i)) * 0x1p-134;
         }
-        double bound = (2 * 128 + 2 * blocks + 2) * weft_u * size;
-        bound += w->n_in * 0x1p-149;
+        double bound = (2 * terms + 2 * blocks + 2) * weft_u * size + tiny;
+        if (pair) bound = bound * (1.0 + 0x1p-7) + 0x1p-16 * size;
         if (round == WEFT_ROUND_BF16)
             bound += 0x1p-8 * (fabs(exact) + bound) + 0x1p-134;
         ck_assert_msg(fabs((double)y[o] - exact) <= bound,
@@ -126,11 +140,11 @@ static inline void assert_row_near(const weft_matrix *w, const float *x,
 /* A row against what it has to be, and the NaN between rows untouched. */
 static inline void assert_row(const weft_matrix *w, const float *x,
                               const float *y, const float *reference,
-                              bool x_is_bf16, weft_round round,
+                              product_form form, weft_round round,
                               const char *what)
 {
-    if (on_tensor_cores(w->dtype, x_is_bf16)) {
-        assert_row_near(w, x, y, round, what);
+    if (on_tensor_cores(w->dtype, form)) {
+        assert_row_near(w, x, y, form, round, what);
         return;
     }
     for (int32_t o = 0; o < w->n_out; o++)

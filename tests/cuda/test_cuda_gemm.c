@@ -1,138 +1,7 @@
 /* Matrix products of a device, gemm: by type, shape and layout against the
  * reference or sums in double, in lists, and that a row has the same bits
  * whatever its company. */
-#include <stdio.h>
-
-#include "tests/cuda/products.h"
-
-enum { LIST_MAX = 80 };
-
-typedef struct product_shape {
-    weft_dtype dtype;
-    int32_t n_out, n_in, n_row;
-    bool gather, x_is_bf16;
-    weft_round round;
-    int32_t w_shift, x_shift, x_pad, y_pad;
-} product_shape;
-
-/* One product: what the host has of it and what the device has. */
-typedef struct product_job {
-    product_shape s;
-    product_weights w;
-    float *x;
-    int32_t *x_rows;
-    weft_gemm device, host;
-    int64_t n_x, n_y;
-    char what[120];
-} product_job;
-
-static void job_x(weft_kernel_check *c, product_job *j)
-{
-    const product_shape *const s = &j->s;
-    const int32_t from_rows = s->gather ? 2 * s->n_row + 1 : s->n_row;
-    const int64_t stride = s->n_in + s->x_pad;
-    /* Rows that nothing gathers are NaN, so is what lies between rows. */
-    j->n_x = span_of(from_rows, stride, s->n_in);
-    j->x = weft_kit_nans(j->n_x + 1);
-    j->x_rows = weft_kit_new((size_t)s->n_row + 1, sizeof(int32_t));
-    for (int32_t r = 0; r < s->n_row; r++) {
-        j->x_rows[r] = 2 * (s->n_row - 1 - r) + 1;
-        const int32_t at = s->gather ? j->x_rows[r] : r;
-        weft_kit_fill(c, j->x + at * stride, 1, s->n_in, stride, 2.0f);
-        if (s->x_is_bf16) round_rows(j->x + at * stride, s->n_in);
-    }
-}
-
-static void job_make(weft_kernel_check *c, const product_shape *s,
-                     product_job *j)
-{
-    *j = (product_job){.s = *s};
-    (void)snprintf(j->what, sizeof j->what,
-                   "%s %d x %d, %d rows, gather %d, bf16 %d, shifts %d %d",
-                   weft_dtype_name(s->dtype), (int)s->n_out, (int)s->n_in,
-                   (int)s->n_row, s->gather, s->x_is_bf16, (int)s->w_shift,
-                   (int)s->x_shift);
-    weights_make(c, s->dtype, s->n_out, s->n_in, s->w_shift, &j->w);
-    job_x(c, j);
-    j->host = (weft_gemm){.w = &j->w.packed,
-                          .x = j->x,
-                          .x_rows = s->gather ? j->x_rows : NULL,
-                          .x_stride = s->n_in + s->x_pad,
-                          .y_stride = s->n_out + s->y_pad,
-                          .n_row = s->n_row,
-                          .x_is_bf16 = s->x_is_bf16,
-                          .round = s->round};
-    j->n_y = span_of(s->n_row, j->host.y_stride, s->n_out);
-    j->device = j->host;
-    j->device.w = &j->w.at_device;
-    j->device.x = floats_put(j->x, j->n_x, s->x_shift);
-    j->device.x_rows =
-        s->gather
-            ? device_kit_put(j->x_rows, (size_t)s->n_row * sizeof(int32_t))
-            : NULL;
-    float *const nans = weft_kit_nans(j->n_y + 1);
-    j->device.y = device_kit_put(nans, (size_t)j->n_y * sizeof(float));
-    j->host.y = nans;
-}
-
-static void job_free(product_job *j)
-{
-    weights_free(&j->w);
-    device_kit_free(j->device.x - j->s.x_shift);
-    if (j->s.gather) device_kit_free(j->device.x_rows);
-    device_kit_free(j->device.y);
-    weft_mem_free(j->x);
-    weft_mem_free(j->x_rows);
-    weft_mem_free(j->host.y);
-}
-
-/* The y of the device, in a host block. */
-static float *job_get(const product_job *j)
-{
-    float *const got = weft_kit_nans(j->n_y + 1);
-    device_kit_get(got, j->device.y, (size_t)j->n_y * sizeof *got);
-    return got;
-}
-
-static const float *job_x_row(const product_job *j, int32_t r)
-{
-    return j->x + (j->s.gather ? j->x_rows[r] : r) * j->host.x_stride;
-}
-
-static void job_check(product_job *j)
-{
-    weft_ops_reference()->gemm(NULL, &j->host, 1);
-    float *const got = job_get(j);
-    const int64_t stride = j->host.y_stride;
-    for (int32_t r = 0; r < j->s.n_row; r++) {
-        assert_row(&j->w.packed, job_x_row(j, r), got + r * stride,
-                   j->host.y + r * stride, j->s.x_is_bf16, j->s.round, j->what);
-        for (int64_t i = r * stride + j->s.n_out;
-             i < (r + 1) * stride && i < j->n_y; i++)
-            ck_assert_msg(isnan(got[i]), "%s: wrote past row %d", j->what,
-                          (int)r);
-    }
-    weft_mem_free(got);
-}
-
-static void run_list(product_job *jobs, int32_t n)
-{
-    const weft_device_api *const api = device_kit_open();
-    weft_gemm list[LIST_MAX];
-    for (int32_t i = 0; i < n; i++) list[i] = jobs[i].device;
-    api->ops->gemm(NULL, list, n);
-    device_kit_sync();
-}
-
-static void run_and_check(product_job *jobs, int32_t *n)
-{
-    run_list(jobs, *n);
-    for (int32_t i = 0; i < *n; i++) {
-        job_check(&jobs[i]);
-        job_free(&jobs[i]);
-    }
-    *n = 0;
-}
+#include "tests/cuda/product_jobs.h"
 
 static const int32_t widths[] = {1,  3,  15, 16, 17,  31,  32,  33,  47, 48,
                                  49, 63, 64, 65, 127, 128, 129, 191, 193};
@@ -166,7 +35,8 @@ START_TEST(exact_products_have_the_bits_of_the_reference)
                 any_shape(&c, (weft_dtype)d, widths[o], n_in, rows);
             rows = (rows + 7) % 41;
             /* These keep their exact form. */
-            s.x_is_bf16 = (d == WEFT_F32 || d == WEFT_F16) && o % 2 == 0;
+            if (d == WEFT_F32 || d == WEFT_F16)
+                s.form = (product_form)(o % N_PRODUCT_FORM);
             job_make(&c, &s, &jobs[n++]);
             if (n >= 1 + (o + d) % 6) run_and_check(jobs, &n);
         }
@@ -220,12 +90,13 @@ START_TEST(tensor_products_are_near_exact)
     weft_kernel_check c = {.seed = 7};
     product_job jobs[6];
     int32_t n = 0;
-    for (int32_t i = 0; i < 2 * 9 * 6; i++) {
+    for (int32_t k = 0; k < 2 * 2 * 9 * 6; k++) {
+        const int32_t i = k / 2;
         const weft_dtype type = i % 2 == 0 ? WEFT_BF16 : WEFT_F8_E4M3;
         product_shape s =
             any_shape(&c, type, weft_kit_pick(&c, outs, 9), ins[i / 2 % N_IN],
                       rows[(i / 2 + i / 18) % 9]);
-        s.x_is_bf16 = true;
+        s.form = k % 2 == 0 ? PRODUCT_BF16 : PRODUCT_PAIR;
         job_make(&c, &s, &jobs[n++]);
         if (n >= 1 + i % 6) run_and_check(jobs, &n);
     }
@@ -236,17 +107,81 @@ END_TEST
 START_TEST(large_tiles_are_near_exact)
 {
     weft_kernel_check c = {.seed = 8};
-    for (int32_t i = 0; i < 4; i++) {
+    for (int32_t k = 0; k < 2 * 4; k++) {
+        const int32_t i = k % 4;
         product_job j;
         int32_t n = 1;
         product_shape s =
             any_shape(&c, i % 2 == 0 ? WEFT_BF16 : WEFT_F8_E4M3,
                       i < 2 ? 130 : 500, i < 2 ? 176 : 33, i < 2 ? 129 : 128);
-        s.x_is_bf16 = true;
+        s.form = k < 4 ? PRODUCT_BF16 : PRODUCT_PAIR;
         s.w_shift = s.x_shift = 0;
         job_make(&c, &s, &j);
         run_and_check(&j, &n);
     }
+}
+END_TEST
+
+/* Of values that bfloat16 holds the lower part is 0. */
+START_TEST(pairs_of_bfloat16_have_the_bits_of_the_plain_form)
+{
+    static const int32_t rows[] = {5, 20, 40, 129};
+    weft_kernel_check c = {.seed = 17};
+    for (int32_t i = 0; i < 2 * 4; i++) {
+        product_job j;
+        const product_shape s = {.dtype = i % 2 ? WEFT_F8_E4M3 : WEFT_BF16,
+                                 .n_out = 130,
+                                 .n_in = 521 + i,
+                                 .n_row = rows[i / 2],
+                                 .form = PRODUCT_BF16};
+        job_make(&c, &s, &j);
+        run_list(&j, 1);
+        float *const plain = job_get(&j);
+        j.device.x_is_bf16 = false;
+        j.device.x_as_pair = true;
+        run_list(&j, 1);
+        float *const pairs = job_get(&j);
+        ck_assert_msg(same_bytes(plain, pairs, (size_t)j.n_y * sizeof *plain),
+                      "%s", j.what);
+        weft_mem_free(plain);
+        weft_mem_free(pairs);
+        job_free(&j);
+    }
+}
+END_TEST
+
+/* One input with weight 1 shows the pair itself. */
+START_TEST(a_pair_is_near_its_value)
+{
+    static const float values[] = {
+        1.0f,          1.00390625f,      0x1.01fffep0f,   -0x1.02fffep0f,
+        0x1.fffffep0f, 3.1415927f,       0x1.fffffep126f, -0x1.234566p-100f,
+        0x1p-149f,     0x1.fffffep-118f, -0x1.8p-130f,    0.0f};
+    enum { N = sizeof values / sizeof values[0] };
+    weft_kernel_check c = {.seed = 18};
+    product_job j;
+    const product_shape s = {.dtype = WEFT_BF16,
+                             .n_out = 1,
+                             .n_in = 1,
+                             .n_row = N,
+                             .form = PRODUCT_PAIR};
+    job_make(&c, &s, &j);
+    const uint16_t one = weft_bf16_of_f32(1.0f);
+    memcpy(packed_place(&j.w.packed, 0, 0), &one, sizeof one);
+    device_kit_free(j.w.at_device.data);
+    j.w.at_device.data = device_kit_put(&one, sizeof one);
+    device_kit_free(j.device.x);
+    j.device.x = floats_put(values, N, 0);
+    run_list(&j, 1);
+    float *const got = job_get(&j);
+    for (int32_t i = 0; i < N; i++) {
+        const double x = (double)values[i];
+        const double bound = fmax(0x1p-16 * fabs(x), 0x1p-134);
+        ck_assert_msg(fabs((double)got[i] - x) <= bound, "%a became %a", x,
+                      (double)got[i]);
+    }
+    weft_mem_free(got);
+    job_free(&j);
 }
 END_TEST
 
@@ -259,7 +194,7 @@ START_TEST(every_code_of_f8_is_read)
                        .n_out = 16,
                        .n_in = 16,
                        .n_row = 16,
-                       .x_is_bf16 = true};
+                       .form = PRODUCT_BF16};
     job_make(&c, &s, &j);
     for (int32_t o = 0; o < 16; o++)
         for (int32_t i = 0; i < 16; i++) {
@@ -347,13 +282,13 @@ START_TEST(a_row_has_the_same_bits_in_any_company)
     /* 130 rows of 136 outputs take the largest tiles, fewer the others. */
     static const int32_t ins[] = {656, 645};
     weft_kernel_check c = {.seed = 10};
-    for (int32_t i = 0; i < 3; i++) {
+    for (int32_t i = 0; i < 5; i++) {
         product_job j;
-        const product_shape s = {.dtype = i == 1 ? WEFT_F8_E4M3 : WEFT_BF16,
+        const product_shape s = {.dtype = i % 2 == 1 ? WEFT_F8_E4M3 : WEFT_BF16,
                                  .n_out = 136,
-                                 .n_in = ins[i / 2],
+                                 .n_in = ins[i / 2 % 2],
                                  .n_row = 130,
-                                 .x_is_bf16 = true};
+                                 .form = i < 3 ? PRODUCT_BF16 : PRODUCT_PAIR};
         job_make(&c, &s, &j);
         float *const all = weft_kit_nans(j.n_y);
         float *const y = weft_kit_nans(j.n_y);
@@ -381,7 +316,7 @@ START_TEST(rows_of_a_large_matrix_have_the_same_bits_in_any_company)
                              .n_out = 1028,
                              .n_in = 1032,
                              .n_row = 66,
-                             .x_is_bf16 = true};
+                             .form = PRODUCT_BF16};
     job_make(&c, &s, &j);
     float *const all = weft_kit_nans(j.n_y), *const y = weft_kit_nans(j.n_y);
     run_first(&j, s.n_row, false, all);
@@ -404,7 +339,9 @@ START_TEST(a_row_keeps_its_nan)
                            .n_out = 70,
                            .n_in = 130,
                            .n_row = 7 + 30 * i,
-                           .x_is_bf16 = i < 2};
+                           .form = i == 0   ? PRODUCT_BF16
+                                   : i == 1 ? PRODUCT_PAIR
+                                            : PRODUCT_EXACT};
         job_make(&c, &s, &j);
         float *const y = weft_kit_nans(j.n_y), *const all =
                                                    weft_kit_nans(j.n_y);
@@ -469,7 +406,7 @@ START_TEST(heads_are_what_each_is_alone)
                                  .n_out = HEADS * HEAD_OUT,
                                  .n_in = HEAD_IN,
                                  .n_row = HEADS * HEAD_ROWS,
-                                 .x_is_bf16 = true};
+                                 .form = PRODUCT_BF16};
         job_make(&c, &s, &j);
         list_heads(&j, i / 2, list, w);
         float *const y = weft_kit_nans(n), *const alone = weft_kit_nans(n);
@@ -499,7 +436,7 @@ START_TEST(products_of_one_shape_keep_their_scales)
                                  .n_out = 20,
                                  .n_in = 144,
                                  .n_row = 3,
-                                 .x_is_bf16 = true};
+                                 .form = PRODUCT_BF16};
         job_make(&c, &s, &jobs[n++]);
         if (n == 2) run_and_check(jobs, &n);
     }
@@ -515,7 +452,9 @@ START_TEST(a_list_may_be_long)
         product_shape s =
             any_shape(&c, i % 5 == 4 ? WEFT_F8_E4M3 : WEFT_BF16, 1 + i % 9,
                       16 + i, i % 7 == 6 ? 0 : 1 + i % 3);
-        s.x_is_bf16 = i % 11 != 10;
+        s.form = i % 11 == 10 ? PRODUCT_EXACT
+                 : i % 3 == 1 ? PRODUCT_PAIR
+                              : PRODUCT_BF16;
         job_make(&c, &s, &jobs[n++]);
     }
     run_and_check(jobs, &n);
@@ -532,6 +471,8 @@ int main(void)
         sums_of_tiny_terms_keep_their_sign,
         tensor_products_are_near_exact,
         large_tiles_are_near_exact,
+        pairs_of_bfloat16_have_the_bits_of_the_plain_form,
+        a_pair_is_near_its_value,
         every_code_of_f8_is_read,
         every_code_of_f16_is_read,
         a_row_has_the_same_bits_in_any_company,

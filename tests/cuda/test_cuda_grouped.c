@@ -144,8 +144,9 @@ static void check_expert(const grouped_job *j, int32_t e, const float *got,
     weft_ops_reference()->gemm(NULL, &g, 1);
     for (int32_t r = 0; r < g.n_row; r++) {
         const float *const y = got + (j->first[e] + r) * g.y_stride;
-        assert_row(g.w, j->x + g.x_rows[r] * g.x_stride, y,
-                   expected + r * g.y_stride, g.x_is_bf16, g.round, j->what);
+        assert_row(
+            g.w, j->x + g.x_rows[r] * g.x_stride, y, expected + r * g.y_stride,
+            g.x_is_bf16 ? PRODUCT_BF16 : PRODUCT_EXACT, g.round, j->what);
         if (j->first[e] + r + 1 == j->op.n_pairs) continue;
         for (int64_t i = j->s.n_out; i < g.y_stride; i++)
             ck_assert_msg(isnan(y[i]), "%s: wrote past a row", j->what);

@@ -253,7 +253,7 @@ static unsigned char *store_on_device(const weft_store *op,
     weft_row *const rows = weft_kit_new((size_t)op->n_row, sizeof *rows);
     for (int32_t r = 0; r < op->n_row; r++) {
         rows[r] = op->rows[r];
-        rows[r].pages = table;
+        if (rows[r].position >= 0) rows[r].pages = table;
     }
     weft_row *const d_rows =
         device_kit_put(rows, (size_t)op->n_row * sizeof *rows);
@@ -287,6 +287,7 @@ static void store_case(weft_kernel_check *c, int32_t i, bool lost)
     weft_row *const rows = weft_kit_new((size_t)n_row, sizeof *rows);
     for (int32_t r = 0; r < n_row; r++)
         rows[r] = (weft_row){.pages = pages.pages, .position = first + r};
+    if (!lost && i % 4 == 1) rows[n_row / 2] = (weft_row){.position = -1};
     float *const x = weft_kit_nans(rows_span(n_row, stride, width));
     weft_kit_fill(c, x, n_row, width, stride, 2.0f);
     x[0] = NAN;

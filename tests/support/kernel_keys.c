@@ -25,6 +25,8 @@ void weft_check_store(weft_kernel_check *c)
         weft_row *const rows = weft_kit_new((size_t)n_row, sizeof *rows);
         for (int32_t r = 0; r < n_row; r++)
             rows[r] = (weft_row){.pages = pages.pages, .position = first + r};
+        /* One of no sequence. */
+        if (i % 3 == 0) rows[n_row / 2] = (weft_row){.position = -1};
         float *const x = weft_kit_nans(n_row * (int64_t)(width + 1));
         weft_kit_fill(c, x, n_row, width, width + 1, 2.0f);
         weft_store op = {.to = pages.paged,
@@ -144,6 +146,7 @@ static void index_case(weft_kernel_check *c, int32_t n_tokens, int32_t i)
             (weft_row){.pages = pages.pages,
                        .position = r == 0 ? n_tokens - 1
                                           : weft_kit_int(c, 0, n_tokens - 1)};
+    if (n_row > 3) rows[3] = (weft_row){.position = -1};
     float *const q = weft_kit_nans(5 * (int64_t)(n_head * dim + 3));
     float *const w = weft_kit_nans(5 * (int64_t)(n_head + 2));
     /* Of small whole numbers there are many ties; and scores of nothing but
