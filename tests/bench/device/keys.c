@@ -278,7 +278,8 @@ static void bench_select(struct bench *b, int32_t n_row, int32_t n_position,
         .n_head = n_head,
         .head_dim = head_dim,
         .top_k = top_k,
-        .n_positions_max = n_position};
+        .n_positions_max = n_position,
+        .q_as_pair = true};
     begin_select(b, &s, 0);
     struct job job = {.begin = begin_select, .op = &s};
     job.error = error_of_select(b, &s);
