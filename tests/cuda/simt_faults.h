@@ -1,5 +1,6 @@
 /* simt_faults.h - faults that libweft_simt.so can be told to have
- * (tests/simt/runtime.h); on a real device those tests are empty. */
+ * (tests/simt/runtime.h); on a real device those tests say that they are
+ * skipped. */
 #ifndef WEFT_TESTS_CUDA_SIMT_FAULTS_H
 #define WEFT_TESTS_CUDA_SIMT_FAULTS_H
 
@@ -16,6 +17,15 @@
 static inline bool is_simt(void)
 {
     return strcmp(device_kit_api()->name, "simt") == 0;
+}
+
+/* Whether a test that orders faults can go on; if not, it is named. */
+static inline bool has_faults(const char *test)
+{
+    if (is_simt()) return true;
+    printf("SKIP %s: %s has no faults to order\n", test,
+           device_kit_api()->name);
+    return false;
 }
 
 /* From here on; NULL: none. */

@@ -28,7 +28,7 @@ static void expect_refusal(const weft_device_options *options, weft_status st,
 
 START_TEST(open_says_what_is_missing)
 {
-    if (!is_simt()) return;
+    if (!has_faults(__func__)) return;
     static const struct {
         const char *fault, *text;
         weft_status st;
@@ -84,7 +84,7 @@ END_TEST
 
 START_TEST(scratch_must_fit)
 {
-    if (!is_simt()) return;
+    if (!has_faults(__func__)) return;
     (void)setenv("WEFT_SIMT_MEMORY_BYTES", "3000000", 1);
     const weft_device_options options = {0, 2 * MIB, 2};
     expect_refusal(&options, WEFT_RESOURCE_EXHAUSTED,
@@ -191,7 +191,7 @@ END_TEST
 
 START_TEST(memory_ends_with_a_clear_line)
 {
-    if (!is_simt()) return;
+    if (!has_faults(__func__)) return;
     (void)setenv("WEFT_SIMT_MEMORY_BYTES", "5000000", 1);
     const weft_device_api *const api = device_kit_open();
     weft_device *const device = device_kit_device();
@@ -243,7 +243,7 @@ END_TEST
  * upload and download do. */
 START_TEST(host_memory_must_stay_until_sync)
 {
-    if (!is_simt()) return;
+    if (!has_faults(__func__)) return;
     const weft_device_api *const api = device_kit_open();
     int32_t from = 1, to = 7;
     int32_t *const at = device_kit_new(sizeof from);
@@ -285,7 +285,7 @@ static void add_three(void)
 
 START_TEST(memory_is_the_device_s_and_exact)
 {
-    if (!is_simt()) return;
+    if (!has_faults(__func__)) return;
     (void)device_kit_open();
     three = device_kit_new(3 * sizeof *three);
     ck_assert_int_ne(end_of_child(touch), 0);
@@ -305,7 +305,7 @@ static void fill_unbound(void)
  * binds nobody. */
 START_TEST(a_thread_that_is_not_bound_panics)
 {
-    if (!is_simt()) return;
+    if (!has_faults(__func__)) return;
     expect_panic(fill_unbound);
     (void)device_kit_open();
     device_kit_close();
@@ -323,7 +323,7 @@ static void expect_sync(weft_status st, const char *text)
 
 START_TEST(sync_names_the_op_that_was_refused)
 {
-    if (!is_simt()) return;
+    if (!has_faults(__func__)) return;
     const weft_device_api *const api = device_kit_open();
     const float ones[4] = {1, 1, 1, 1};
     float *const x = device_kit_put(ones, sizeof ones);
@@ -349,7 +349,7 @@ END_TEST
 
 START_TEST(another_device_of_the_thread_is_not_concerned)
 {
-    if (!is_simt()) return;
+    if (!has_faults(__func__)) return;
     const weft_device_api *const api = device_kit_open();
     const weft_device_options one = {0, MIB, 1};
     weft_device *other = NULL;
@@ -369,7 +369,7 @@ END_TEST
 
 START_TEST(sync_tells_that_the_device_was_lost)
 {
-    if (!is_simt()) return;
+    if (!has_faults(__func__)) return;
     const weft_device_api *const api = device_kit_open();
     const float ones[4] = {1, 1, 1, 1};
     float *const x = device_kit_put(ones, sizeof ones);
@@ -394,7 +394,7 @@ END_TEST
 
 START_TEST(copies_beyond_a_block_are_named)
 {
-    if (!is_simt()) return;
+    if (!has_faults(__func__)) return;
     unsigned char host[16] = {0};
     for (int i = 0; i < 5; i++) {
         const weft_device_api *const api = device_kit_open();

@@ -150,7 +150,7 @@ END_TEST
 
 START_TEST(what_cannot_be_kept_runs_as_it_is)
 {
-    if (!is_simt()) return;
+    if (!has_faults(__func__)) return;
     static const char *const faults[] = {"capture", "instantiate", "replay",
                                          "launch:1", "launch:2"};
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
@@ -174,7 +174,7 @@ END_TEST
 
 START_TEST(a_replay_that_is_refused_runs_as_it_is)
 {
-    if (!is_simt()) return;
+    if (!has_faults(__func__)) return;
     start();
     for (int i = 0; i < 3; i++) (void)step(1);
     order_fault("replay");
@@ -188,7 +188,7 @@ END_TEST
 
 START_TEST(after_an_error_nothing_is_kept)
 {
-    if (!is_simt()) return;
+    if (!has_faults(__func__)) return;
     start();
     for (int i = 0; i < 3; i++) (void)step(1);
     order_fault("launch:1");
@@ -248,7 +248,7 @@ END_TEST
 /* Alloc inside is a mistake of the caller; the step runs, and is not kept. */
 START_TEST(what_a_capture_forbids_ends_it)
 {
-    if (!is_simt()) return;
+    if (!has_faults(__func__)) return;
     start();
     const weft_device_api *const api = device_kit_api();
     ck_assert_int_eq(step(1), RAN);
@@ -296,7 +296,7 @@ static void sync_inside(void)
 
 START_TEST(misuse_between_begin_and_end_panics)
 {
-    if (!is_simt()) return;
+    if (!has_faults(__func__)) return;
     start();
     ck_assert(!device_kit_api()->graph_begin(1));
     expect_panic(begin_in_begin);
