@@ -22,6 +22,9 @@ struct bound {
 // here: it panics.
 bound *bound_here();
 
+// As the runtime counts devices.
+int device_index(const weft_device *device);
+
 // launch.h's ops as the library's table.
 extern const weft_ops table;
 
@@ -29,5 +32,9 @@ extern const weft_ops table;
 void launch_probe(queue *q);
 
 } // namespace weft
+
+// The library's one symbol (kernels/device.h).
+extern "C" __attribute__((visibility("default"))) const weft_device_api *
+weft_device_get(uint32_t abi);
 
 #endif

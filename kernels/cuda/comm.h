@@ -10,6 +10,10 @@ namespace weft
 // Opens NCCL on the first call. Never NULL: version 0 says that there is none.
 const weft_comm_api *comm_table();
 
+// Before the device is closed: waits for comms of it that were aborted and are
+// not yet gone, and forgets their memory, which is the device's.
+void comm_forget(weft_device *device);
+
 } // namespace weft
 
 #endif

@@ -203,6 +203,7 @@ weft_status check_kernels(weft_device *d, weft_err *err)
 void close(weft_device *device)
 {
     if (device == nullptr) return;
+    comm_forget(device);
     pthread_mutex_lock(&open_lock);
     for (weft_device **at = &open_devices; *at != nullptr; at = &(*at)->next) {
         if (*at != device) continue;
@@ -485,6 +486,11 @@ void drop_graphs(void)
 }
 
 } // namespace
+
+int device_index(const weft_device *device)
+{
+    return device->index;
+}
 
 bound *bound_here()
 {

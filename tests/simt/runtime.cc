@@ -1,5 +1,6 @@
 // runtime.cc - errors, faults and the device: see runtime.h.
 #include "tests/simt/runtime.h"
+#include "tests/simt/remote.h"
 
 #include <atomic>
 #include <cinttypes>
@@ -30,8 +31,8 @@ struct ordered {
 };
 ordered &order()
 {
-    static ordered it;
-    return it;
+    static ordered *const it = new ordered;
+    return *it;
 }
 
 int64_t number_of(const char *name, int64_t otherwise)
@@ -58,8 +59,8 @@ int shared_opt_in_max(int sm)
 
 std::mutex &state()
 {
-    static std::mutex it;
-    return it;
+    static std::mutex *const it = new std::mutex;
+    return *it;
 }
 
 bool fault(const char *kind, bool from)
@@ -97,11 +98,23 @@ void lose_device(cudaError_t error)
 {
     int none = 0;
     (void)lost_by.compare_exchange_strong(none, error);
+    const std::lock_guard<std::mutex> hold(state());
+    progress().notify_all();
 }
 
 cudaError_t lost()
 {
     return static_cast<cudaError_t>(lost_by.load());
+}
+
+int device_count()
+{
+    return static_cast<int>(number_of("WEFT_SIMT_DEVICES", 1));
+}
+
+int device_here()
+{
+    return current_device;
 }
 
 void count(thing what, int by)
@@ -130,6 +143,21 @@ int64_t weft_simt_live(void)
     int64_t sum = 0;
     for (const auto &n : simt::live) sum += n;
     return sum;
+}
+
+int weft_simt_fault(const char *kind)
+{
+    return simt::fault(kind) ? 1 : 0;
+}
+
+void weft_simt_count_comm(int by)
+{
+    simt::count(simt::COMM, by);
+}
+
+int weft_simt_device(void)
+{
+    return simt::device_here();
 }
 
 cudaError_t cudaGetLastError(void)
@@ -239,7 +267,7 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 cudaError_t cudaGetDeviceCount(int *count)
 {
     const cudaError_t error = simt::check_driver();
-    if (error == cudaSuccess) *count = 1;
+    if (error == cudaSuccess) *count = simt::device_count();
     return told(error);
 }
 
@@ -247,7 +275,8 @@ cudaError_t cudaSetDevice(int device)
 {
     const cudaError_t error = simt::check_driver();
     if (error != cudaSuccess) return told(error);
-    if (device != 0) return told(cudaErrorInvalidDevice);
+    if (device < 0 || device >= simt::device_count())
+        return told(cudaErrorInvalidDevice);
     simt::current_device = device;
     return cudaSuccess;
 }
@@ -262,7 +291,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, int device)
 {
     const cudaError_t error = simt::check_driver();
     if (error != cudaSuccess) return told(error);
-    if (device != 0) return told(cudaErrorInvalidDevice);
+    if (device < 0 || device >= simt::device_count())
+        return told(cudaErrorInvalidDevice);
     const int sm = simt::capability();
     const int optin = simt::shared_opt_in_max(sm);
     switch (attr) {
@@ -297,7 +327,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
 {
     const cudaError_t error = simt::check_driver();
     if (error != cudaSuccess) return told(error);
-    if (device != 0) return told(cudaErrorInvalidDevice);
+    if (device < 0 || device >= simt::device_count())
+        return told(cudaErrorInvalidDevice);
     const int sm = simt::capability();
     *prop = cudaDeviceProp();
     (void)snprintf(prop->name, sizeof prop->name, "emulated device");

@@ -19,8 +19,15 @@
 //   async:N       the N-th kernel to run fails; the device is lost
 //   capture, instantiate, replay       that step of graphs fails
 //   blas          no cuBLASLt handle
+// and those of the stand-in of NCCL (tests/simt/nccl/nccl.cc).
 //
-// WEFT_SIMT_MEMORY_BYTES (8 GiB), WEFT_SIMT_SM (80): the device. Threads: any.
+// WEFT_SIMT_MEMORY_BYTES (8 GiB), WEFT_SIMT_SM (80): a device.
+// WEFT_SIMT_DEVICES (1): how many alike; what one of them loses is lost by all.
+// Threads: any.
+//
+// A stream that talks to other processes (tests/simt/remote.h) has a thread of
+// its own from then on, which runs its ops as they come, and queries of it only
+// look: what it waits for may never happen.
 #ifndef WEFT_TESTS_SIMT_RUNTIME_H
 #define WEFT_TESTS_SIMT_RUNTIME_H
 
@@ -47,6 +54,10 @@ struct op {
     const char *name;
     bool kernel; // one at a time in the process: shared memory is static
     std::function<void()> work;
+    bool remote = false; // opens device memory by itself, as it waits long
+    // Of a wait: for which record.
+    std::shared_ptr<struct event_state> awaited = nullptr;
+    uint64_t which = 0;
 };
 // Queue, capture or refuse; kernels and everything else alike.
 cudaError_t push(cudaStream_t stream, op what);
@@ -61,8 +72,22 @@ cudaError_t told(cudaError_t error);
 void lose_device(cudaError_t error);
 cudaError_t lost();
 
+// How many there are, and the calling thread's.
+int device_count();
+int device_here();
+
 // Everything that exists and must be ended by whoever made it.
-enum thing { BLOCK, HOST_BLOCK, STREAM, EVENT, GRAPH, EXEC, BLAS, THINGS };
+enum thing {
+    BLOCK,
+    HOST_BLOCK,
+    STREAM,
+    EVENT,
+    GRAPH,
+    EXEC,
+    BLAS,
+    COMM,
+    THINGS
+};
 void count(thing what, int by);
 
 // Under which the lists of streams and blocks are.
@@ -79,9 +104,14 @@ void memory_close();
 // of another) goes on; such captures end as invalid. state() is not held.
 cudaError_t check_safe();
 
-// Runs everything that was queued, everywhere; or in one stream.
-void run_all();
+// Runs everything that was queued on a device, or in one stream. Streams with a
+// thread of their own are waited for.
+void run_all(int device);
 void run(cudaStream_t stream);
+// From here on the stream has a thread of its own.
+cudaError_t run_alone(cudaStream_t stream);
+// Notified, under state(), when such a thread gets on or the device is lost.
+std::condition_variable &progress();
 // The stream itself, for nullptr the one of no name; nullptr: no such stream.
 // state() is held.
 cudaStream_t find_stream(cudaStream_t stream);
@@ -98,6 +128,7 @@ struct event_state {
     uint64_t recorded = 0, done = 0;
     int64_t time_ns = 0;
     bool captured = false, asked = false;
+    bool alone = false; // of a stream with a thread of its own
 };
 
 } // namespace simt
@@ -109,6 +140,10 @@ struct CUstream_st {
     bool busy = false; // a thread runs its ops
     bool asked = false;
     bool blocking = true; // in order with the stream of no name
+    int device = 0;
+    // With a thread of its own, which ends with the stream.
+    bool alone = false, ended = false;
+    std::condition_variable wake;
 };
 
 struct CUevent_st {

@@ -1,5 +1,6 @@
 // runtime_memory.cc - device and pinned memory of the stand-in: exact blocks,
 // a budget, and poison while nothing runs.
+#include "tests/simt/remote.h"
 #include "tests/simt/runtime.h"
 
 #include <cstdlib>
@@ -29,13 +30,16 @@ constexpr int64_t POISONED_BYTES_MAX = 256LL << 20;
 // that begins at or before an address.
 struct blocks {
     std::map<uintptr_t, size_t> device, host;
+    std::map<uintptr_t, int> device_of;
+    std::map<int, int64_t> used_on;
     int64_t used_bytes = 0;
     int open = 0;
 };
 blocks &all()
 {
-    static blocks it;
-    return it;
+    // Never ended: threads of streams may outlive main.
+    static blocks *const it = new blocks;
+    return *it;
 }
 
 uintptr_t key_of(const void *at)
@@ -101,6 +105,14 @@ bool touches_device(const void *at)
 
 namespace
 {
+
+// Of the block that begins there; else the calling thread's.
+int device_of(const void *at)
+{
+    const std::lock_guard<std::mutex> hold(state());
+    const auto found = all().device_of.find(key_of(at));
+    return found == all().device_of.end() ? device_here() : found->second;
+}
 
 cudaError_t check_ready()
 {
@@ -186,9 +198,9 @@ cudaError_t cudaMalloc(void **at, size_t bytes)
     if (bytes == 0) return cudaSuccess;
     const std::lock_guard<std::mutex> hold(simt::state());
     simt::blocks &b = simt::all();
-    const bool fits =
-        bytes < static_cast<size_t>(INT64_MAX) - 512 &&
-        simt::rounded(bytes) <= simt::budget_bytes() - b.used_bytes;
+    const bool fits = bytes < static_cast<size_t>(INT64_MAX) - 512 &&
+                      simt::rounded(bytes) <=
+                          simt::budget_bytes() - b.used_on[simt::device_here()];
     if (!fits || simt::fault("memory", true))
         return told(cudaErrorMemoryAllocation);
     void *block = nullptr;
@@ -196,7 +208,9 @@ cudaError_t cudaMalloc(void **at, size_t bytes)
         return told(cudaErrorMemoryAllocation);
     memset(block, 0xff, bytes);
     b.used_bytes += simt::rounded(bytes);
+    b.used_on[simt::device_here()] += simt::rounded(bytes);
     b.device[simt::key_of(block)] = bytes;
+    b.device_of[simt::key_of(block)] = simt::device_here();
     if (b.open == 0 && b.used_bytes <= simt::POISONED_BYTES_MAX)
         POISON(block, bytes);
     simt::count(simt::BLOCK, 1);
@@ -209,13 +223,15 @@ cudaError_t cudaFree(void *at)
     if (at == nullptr) return cudaSuccess;
     const cudaError_t unsafe = simt::check_safe();
     if (unsafe != cudaSuccess) return told(unsafe);
-    simt::run_all();
+    simt::run_all(simt::device_of(at));
     const std::lock_guard<std::mutex> hold(simt::state());
     simt::blocks &b = simt::all();
     const auto block = b.device.find(simt::key_of(at));
     if (block == b.device.end()) return told(cudaErrorInvalidValue);
     UNPOISON(at, block->second);
     b.used_bytes -= simt::rounded(block->second);
+    b.used_on[b.device_of[block->first]] -= simt::rounded(block->second);
+    b.device_of.erase(block->first);
     b.device.erase(block);
     simt::count(simt::BLOCK, -1);
     free(at);
@@ -238,7 +254,7 @@ cudaError_t cudaFreeHost(void *at)
     if (at == nullptr) return cudaSuccess;
     const cudaError_t unsafe = simt::check_safe();
     if (unsafe != cudaSuccess) return told(unsafe);
-    simt::run_all();
+    simt::run_all(simt::device_here());
     const std::lock_guard<std::mutex> hold(simt::state());
     if (simt::all().host.erase(simt::key_of(at)) == 0)
         return told(cudaErrorInvalidValue);
@@ -265,7 +281,7 @@ cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
     if (error != cudaSuccess) return error;
     const std::lock_guard<std::mutex> hold(simt::state());
     const int64_t budget = simt::budget_bytes();
-    const int64_t used = simt::all().used_bytes;
+    const int64_t used = simt::all().used_on[simt::device_here()];
     *total = static_cast<size_t>(budget);
     *free = static_cast<size_t>(used < budget ? budget - used : 0);
     return cudaSuccess;
@@ -312,4 +328,21 @@ cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes,
 cudaError_t cudaMemset(void *to, int byte, size_t bytes)
 {
     return told(simt::fill_on(to, byte, bytes, nullptr));
+}
+
+int weft_simt_on_device(const void *at, size_t bytes)
+{
+    const std::lock_guard<std::mutex> hold(simt::state());
+    return simt::on_device(at, bytes) ? 1 : 0;
+}
+
+void weft_simt_copy(void *to, const void *from, size_t bytes)
+{
+    {
+        const std::lock_guard<std::mutex> hold(simt::state());
+        simt::memory_open();
+    }
+    memmove(to, from, bytes);
+    const std::lock_guard<std::mutex> hold(simt::state());
+    simt::memory_close();
 }

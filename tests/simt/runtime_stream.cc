@@ -1,5 +1,6 @@
 // runtime_stream.cc - streams and events of the stand-in: ops wait in lists
 // until somebody waits for them (runtime.h).
+#include "tests/simt/remote.h"
 #include "tests/simt/runtime.h"
 
 #include <algorithm>
@@ -20,8 +21,9 @@ struct streams {
 };
 streams &list()
 {
-    static streams it;
-    return it;
+    // Never ended: threads of streams may outlive main.
+    static streams *const it = new streams;
+    return *it;
 }
 
 bool is_lazy()
@@ -59,8 +61,8 @@ template <typename F> void run_until(cudaStream_t stream, const F &enough)
     std::unique_lock<std::mutex> hold(state());
     memory_open();
     for (;;) {
-        stream->idle.wait(hold, [stream] { return !stream->busy; });
-        if (stream->ops.empty() || enough()) break;
+        stream->idle.wait(hold, [&] { return !stream->busy || enough(); });
+        if (enough() || stream->ops.empty()) break;
         const op what = std::move(stream->ops.front());
         stream->ops.pop_front();
         stream->busy = true;
@@ -71,6 +73,64 @@ template <typename F> void run_until(cudaStream_t stream, const F &enough)
         stream->idle.notify_all();
     }
     memory_close();
+}
+
+// The thread of a stream that has one; it outlives the stream until what was
+// queued is done, as work on a device does.
+void run_forever(cudaStream_t stream)
+{
+    std::unique_lock<std::mutex> hold(state());
+    for (;;) {
+        stream->wake.wait(
+            hold, [&] { return stream->ended || !stream->ops.empty(); });
+        if (stream->ops.empty()) break;
+        {
+            const op what = std::move(stream->ops.front());
+            stream->ops.pop_front();
+            stream->busy = true;
+            if (!what.remote) memory_open();
+            hold.unlock();
+            if (what.remote)
+                what.work(); // ends by itself where the device was lost
+            else
+                run_one(what);
+            hold.lock();
+            if (!what.remote) memory_close();
+        }
+        stream->busy = false;
+        progress().notify_all();
+    }
+    hold.unlock();
+    delete stream;
+}
+
+// Nothing of it is left to run. state() is held.
+bool is_drained(cudaStream_t stream)
+{
+    return stream->ops.empty() && !stream->busy;
+}
+
+// Whether the op at the front waits for what no thread here can bring about.
+// state() is held.
+bool is_stuck(cudaStream_t stream)
+{
+    if (stream->ops.empty()) return false;
+    const op &front = stream->ops.front();
+    return front.awaited != nullptr && front.awaited->alone &&
+           front.awaited->done < front.which;
+}
+
+// Runs what can be without waiting for others; `event` too, up to its record.
+void run_some(cudaStream_t stream, const std::shared_ptr<event_state> &event)
+{
+    {
+        const std::lock_guard<std::mutex> hold(state());
+        if (stream->alone || stream->busy) return;
+    }
+    run_until(stream, [&] {
+        return is_stuck(stream) ||
+               (event != nullptr && event->done >= event->recorded);
+    });
 }
 
 // Streams that must be done before an op of `stream` may run: the stream of no
@@ -100,20 +160,49 @@ cudaStream_t find_stream(cudaStream_t stream)
                : stream;
 }
 
+std::condition_variable &progress()
+{
+    static std::condition_variable *const it = new std::condition_variable;
+    return *it;
+}
+
 void run(cudaStream_t stream)
 {
+    {
+        std::unique_lock<std::mutex> hold(state());
+        if (stream->alone) {
+            progress().wait(hold, [stream] {
+                return is_drained(stream) || lost() != cudaSuccess;
+            });
+            return;
+        }
+    }
     run_until(stream, [] { return false; });
 }
 
-void run_all()
+void run_all(int device)
 {
     std::vector<cudaStream_t> all;
     {
         const std::lock_guard<std::mutex> hold(state());
-        all = list().all;
+        for (const cudaStream_t stream : list().all)
+            if (stream->device == device) all.push_back(stream);
         all.push_back(&list().unnamed);
     }
     for (const cudaStream_t stream : all) run(stream);
+}
+
+cudaError_t run_alone(cudaStream_t stream)
+{
+    const std::lock_guard<std::mutex> hold(state());
+    const cudaStream_t found = find_stream(stream);
+    if (found == nullptr || found == &list().unnamed || found->blocking)
+        return cudaErrorInvalidResourceHandle;
+    if (found->capture != nullptr) return cudaErrorStreamCaptureUnsupported;
+    if (found->alone) return cudaSuccess;
+    found->alone = true;
+    std::thread(run_forever, found).detach();
+    return cudaSuccess;
 }
 
 cudaError_t push(cudaStream_t stream, op what)
@@ -137,6 +226,8 @@ cudaError_t push(cudaStream_t stream, op what)
         const std::lock_guard<std::mutex> hold(state());
         stream->ops.push_back(std::move(what));
         stream->asked = false;
+        stream->wake.notify_one();
+        if (stream->alone) return cudaSuccess;
     }
     if (!is_lazy()) run(stream);
     return cudaSuccess;
@@ -150,6 +241,12 @@ void submit(void *stream, const char *name, std::function<void()> work)
         error = cudaErrorNoKernelImageForDevice;
     if (error == cudaSuccess && fault("launch"))
         error = cudaErrorLaunchOutOfResources;
+    if (error == cudaSuccess && stream != nullptr) {
+        const std::lock_guard<std::mutex> hold(state());
+        const cudaStream_t at = find_stream(static_cast<cudaStream_t>(stream));
+        if (at != nullptr && at->device != device_here())
+            error = cudaErrorInvalidResourceHandle;
+    }
     if (error == cudaSuccess)
         error = push(static_cast<cudaStream_t>(stream),
                      {name, true, std::move(work)});
@@ -166,6 +263,7 @@ cudaError_t stream_create(cudaStream_t *stream, bool blocking)
     if (error != cudaSuccess) return error;
     *stream = new CUstream_st;
     (*stream)->blocking = blocking;
+    (*stream)->device = device_here();
     const std::lock_guard<std::mutex> hold(state());
     list().all.push_back(*stream);
     count(STREAM, 1);
@@ -198,7 +296,7 @@ cudaError_t cudaDeviceSynchronize(void)
     if (simt::lost() != cudaSuccess) return simt::lost();
     const cudaError_t unsafe = simt::check_safe();
     if (unsafe != cudaSuccess) return told(unsafe);
-    simt::run_all();
+    simt::run_all(simt::device_here());
     return told(simt::lost());
 }
 
@@ -220,13 +318,22 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags,
     return cudaStreamCreateWithFlags(stream, flags);
 }
 
-// What is queued is done before the stream goes.
+// What is queued is done before the stream goes; one with a thread of its own
+// goes when that has done it.
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
     {
         const std::lock_guard<std::mutex> hold(simt::state());
         if (stream == nullptr || simt::find_stream(stream) == nullptr)
             return told(cudaErrorInvalidResourceHandle);
+        if (stream->alone) {
+            auto &all = simt::list().all;
+            all.erase(std::find(all.begin(), all.end(), stream));
+            simt::count(simt::STREAM, -1);
+            stream->ended = true;
+            stream->wake.notify_one();
+            return told(simt::lost());
+        }
     }
     simt::run(stream);
     {
@@ -257,9 +364,10 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
         first = !stream->ops.empty() && !stream->asked;
         stream->asked = true;
     }
-    simt::run(stream);
+    simt::run_some(stream, nullptr);
     if (simt::lost() != cudaSuccess) return simt::lost();
-    return first ? cudaErrorNotReady : cudaSuccess;
+    const std::lock_guard<std::mutex> hold(simt::state());
+    return first || !simt::is_drained(stream) ? cudaErrorNotReady : cudaSuccess;
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *arg)
@@ -311,6 +419,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
                             ? cudaSuccess
                             : cudaErrorStreamCaptureInvalidated);
         state->stream = stream;
+        state->alone = stream->alone;
         which = ++state->recorded;
     }
     return told(simt::push(stream == &simt::list().unnamed ? nullptr : stream,
@@ -333,10 +442,15 @@ void run_to(const std::shared_ptr<event_state> &event, uint64_t which)
 {
     cudaStream_t stream = nullptr;
     {
-        const std::lock_guard<std::mutex> hold(state());
-        if (event->done >= which || event->stream == nullptr) return;
+        std::unique_lock<std::mutex> hold(state());
+        if (event->stream == nullptr) return;
         stream = find_stream(event->stream);
-        if (stream == nullptr) return;
+        if (stream != nullptr) event->alone |= stream->alone;
+        if (event->alone)
+            progress().wait(hold, [&] {
+                return event->done >= which || lost() != cudaSuccess;
+            });
+        if (event->alone || event->done >= which || stream == nullptr) return;
     }
     run_until(stream, [&] { return event->done >= which; });
 }
@@ -364,9 +478,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
         if (state->captured) return told(cudaErrorNotSupported);
         which = state->recorded;
     }
-    return told(simt::push(stream, {"wait", false, [state, which] {
-                                        simt::run_to(state, which);
-                                    }}));
+    const auto wait = [state, which] { simt::run_to(state, which); };
+    return told(simt::push(stream, {"wait", false, wait, false, state, which}));
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
@@ -382,17 +495,25 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
+    if (simt::lost() != cudaSuccess) return simt::lost();
     if (event == nullptr) return told(cudaErrorInvalidResourceHandle);
+    if (event->state->captured) return told(cudaErrorCapturedEvent);
+    const cudaError_t unsafe = simt::check_safe();
+    if (unsafe != cudaSuccess) return told(unsafe);
     bool first = false;
+    cudaStream_t stream = nullptr;
+    simt::event_state &state = *event->state;
     {
         const std::lock_guard<std::mutex> hold(simt::state());
-        simt::event_state &state = *event->state;
         first = state.done < state.recorded && !state.asked;
         state.asked = true;
+        if (state.stream != nullptr) stream = simt::find_stream(state.stream);
     }
-    const cudaError_t error = cudaEventSynchronize(event);
-    if (error != cudaSuccess) return error;
-    return first ? cudaErrorNotReady : cudaSuccess;
+    if (stream != nullptr) simt::run_some(stream, event->state);
+    if (simt::lost() != cudaSuccess) return simt::lost();
+    const std::lock_guard<std::mutex> hold(simt::state());
+    return first || state.done < state.recorded ? cudaErrorNotReady
+                                                : cudaSuccess;
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
@@ -406,4 +527,13 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end)
     if (a.done < a.recorded || b.done < b.recorded) return cudaErrorNotReady;
     *ms = static_cast<float>(b.time_ns - a.time_ns) * 1e-6F;
     return cudaSuccess;
+}
+
+int weft_simt_push(void *stream, const char *name, void (*work)(void *),
+                   void *arg)
+{
+    const cudaStream_t on = static_cast<cudaStream_t>(stream);
+    const cudaError_t error = simt::run_alone(on);
+    if (error != cudaSuccess) return error;
+    return simt::push(on, {name, false, [work, arg] { work(arg); }, true});
 }
