@@ -8,6 +8,7 @@
 #include "node/base/log.h"
 #include "node/base/mem.h"
 #include "shard/expert/server_internal.h"
+#include "shard/link/near.h"
 
 /* A layer shard that computes does not read. */
 #define STALL_NS UINT64_C(120000000000)
@@ -190,6 +191,10 @@ static void take_question(weft_expert_server *s, weft_server_client *c,
         break_client(c, why);
         return;
     }
+    if (frame->is_near && s->device == NULL) {
+        break_client(c, "DISPATCH with near rows where there is no device");
+        return;
+    }
     if (frame->n_rows > s->options.max_rows) {
         break_client(c, "DISPATCH with more rows than a step may have");
         return;
@@ -281,6 +286,9 @@ static void look_after(weft_expert_server *s, uint64_t now_ns)
         if (!c->broken && c->n_flying > 0) push(c, now_ns);
         if (!c->broken && c->n_computed > 0) weft_server_answer(s, c);
         if (!c->broken && !c->question.held) receive(s, c);
+        if (!c->broken && c->question.held && c->question.frame.is_near)
+            c->has_room = weft_link_has_near_room(c->link, WEFT_ANSWER_ROWS_MAX,
+                                                  c->question.frame.row_bytes);
         if (!c->broken && weft_server_is_ready(c)) reject_closed_epoch(s, c);
         if (!c->broken) judge(s, c, now_ns);
         if (c->broken) end_client(s, c);

@@ -15,8 +15,10 @@
  *
  * On a device a round is one upload of rows and of the table of its experts,
  * the products of all of them, and one download, which is waited for: a round
- * that is over has nothing under way there. When the device fails all links end
- * (so askers go to other owners), and none is taken any more.
+ * that is over has nothing under way there. Rows that came near
+ * (shard/link/near.h) stay on the device, and so do their answers: a question
+ * is answered the way it came. When the device fails all links end (so askers
+ * go to other owners), and none is taken any more.
  *
  * Threads: one of its own, plus workers. add_link and open by any.
  */

@@ -64,6 +64,11 @@ typedef struct weft_server_client {
     uint64_t moved_ns, moved; /* when bytes last left, and how many had */
     int32_t n_taken;          /* pairs in the round at hand */
     int32_t n_computed;       /* rows that found no room in the queue yet */
+    /* Of a near question: whether its link has room for an answer (asked once
+     * before each round), its rows of the round on the device, and where the
+     * list of its results begins there. */
+    bool has_room;
+    int32_t near_first, near_rows, near_at;
 } weft_server_client;
 
 typedef struct weft_server_picked {
@@ -123,10 +128,16 @@ WEFT_MUST_CHECK weft_status
 weft_server_device_bind(const weft_server_device *device, weft_err *err);
 void weft_server_device_unbind(const weft_server_device *device);
 /* gate, up, silu and down of every pair; *out: the host's rows, in the order of
- * `picked`, until the next round. INTERNAL: the device has failed. */
+ * `picked`, until the next round; of near questions they are on the device
+ * alone. INTERNAL: the device has failed. */
 WEFT_MUST_CHECK weft_status weft_server_device_compute(
     weft_expert_server *server, const weft_server_plan *plan, const float **out,
     weft_err *err);
+
+/* Sends the rows of the round that are the client's, near, as `frame` says. */
+WEFT_MUST_CHECK weft_status weft_server_device_send(
+    const weft_expert_server *server, const weft_server_client *client,
+    const weft_frame *frame, weft_err *err);
 
 /* The row of a picked pair, where its link has it. */
 const float *weft_server_asked_row(const weft_expert_server *server,

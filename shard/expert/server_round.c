@@ -218,12 +218,13 @@ static int32_t look_up(weft_expert_server *s, const weft_server_client *c)
 
 bool weft_server_is_ready(const weft_server_client *c)
 {
-    return c->link != NULL && !c->broken && c->question.held &&
-           c->n_computed == 0 && c->n_flying < WEFT_ANSWERS_FLYING;
+    if (c->link == NULL || c->broken || !c->question.held ||
+        c->n_computed != 0 || c->n_flying >= WEFT_ANSWERS_FLYING)
+        return false;
+    return !c->question.frame.is_near || c->has_room;
 }
 
-bool weft_server_send(weft_server_client *c, weft_frame *frame,
-                      const void *const *rows)
+static void name_answer(const weft_server_client *c, weft_frame *frame)
 {
     const weft_frame *const asked = &c->question.frame;
     frame->epoch = asked->epoch;
@@ -232,12 +233,33 @@ bool weft_server_send(weft_server_client *c, weft_frame *frame,
     frame->attempt = asked->attempt;
     frame->group = asked->group;
     frame->tag = asked->tag;
+}
+
+/* Whether it was sent; a broken link is noted. */
+static bool note_sent(weft_server_client *c, weft_status st,
+                      const weft_err *err)
+{
+    if (st != WEFT_OK && st != WEFT_RESOURCE_EXHAUSTED)
+        weft_server_lose(c, err);
+    return st == WEFT_OK;
+}
+
+bool weft_server_send(weft_server_client *c, weft_frame *frame,
+                      const void *const *rows)
+{
     weft_err err = {0};
+    name_answer(c, frame);
     const weft_status st = weft_link_send(c->link, frame, rows, &err);
-    if (st == WEFT_OK) return true;
-    if (st == WEFT_RESOURCE_EXHAUSTED) return false;
-    weft_server_lose(c, &err);
-    return false;
+    return note_sent(c, st, &err);
+}
+
+static bool send_near(const weft_expert_server *s, weft_server_client *c,
+                      weft_frame *frame)
+{
+    weft_err err = {0};
+    name_answer(c, frame);
+    const weft_status st = weft_server_device_send(s, c, frame, &err);
+    return note_sent(c, st, &err);
 }
 
 static const float *echoed_row(const weft_expert_server *s,
@@ -256,6 +278,7 @@ void weft_server_answer(weft_expert_server *s, weft_server_client *c)
     unsigned char body[WEFT_ANSWER_BODY_BYTES_MAX];
     for (int32_t r = 0; r < n; r++) {
         pairs[r] = q->pairs[q->next + r].pair;
+        if (q->frame.is_near) continue;
         c->rows[b][r] = s->options.echo ? echoed_row(s, q, q->next + r)
                                         : c->answers[b] + r * hidden;
     }
@@ -268,8 +291,11 @@ void weft_server_answer(weft_expert_server *s, weft_server_client *c)
     };
     /* Counted before anybody can have seen it. */
     atomic_fetch_add(&s->rows, (uint64_t)n);
-    if (!weft_server_send(c, &frame, c->rows[b])) {
+    if (!(q->frame.is_near ? send_near(s, c, &frame)
+                           : weft_server_send(c, &frame, c->rows[b]))) {
         atomic_fetch_sub(&s->rows, (uint64_t)n);
+        /* The next round needs their place: they are computed again. */
+        if (q->frame.is_near) c->n_computed = 0;
         return;
     }
     /* Echoed rows are the link's own, till it receives. */
@@ -278,7 +304,8 @@ void weft_server_answer(weft_expert_server *s, weft_server_client *c)
             WEFT_OK)
         c->broken = true;
     c->n_computed = 0;
-    c->n_flying = weft_link_is_idle(c->link) ? 0 : b + 1;
+    /* The link has copies of near rows. */
+    if (!q->frame.is_near) c->n_flying = weft_link_is_idle(c->link) ? 0 : b + 1;
     q->next += n;
     if (q->next == q->n_pairs) q->held = false;
 }
@@ -291,6 +318,8 @@ static void hand_out(weft_expert_server *s, const weft_server_plan *plan,
     const int64_t hidden = s->config->hidden_size;
     for (int32_t i = 0; i < plan->n_pairs; i++) {
         weft_server_client *const c = &s->clients[s->picked[i].client];
+        c->n_computed++;
+        if (c->question.frame.is_near) continue;
         const float *const row = s->options.echo
                                      ? weft_server_asked_row(s, &s->picked[i])
                                      : from + i * hidden;
@@ -299,7 +328,6 @@ static void hand_out(weft_expert_server *s, const weft_server_plan *plan,
             (int64_t)(s->picked[i].pair - c->question.next) * hidden;
         if (to != row && !s->options.echo)
             memcpy(to, row, (size_t)hidden * sizeof *to);
-        c->n_computed++;
     }
 }
 

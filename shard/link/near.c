@@ -43,9 +43,15 @@ static int64_t round_up(int64_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
+/* Two of the largest frames: one is packed while the other is taken. */
+static int64_t ring_bytes_of(const weft_near_options *options)
+{
+    return round_up(2 * bytes_of(&options->out));
+}
+
 int64_t weft_near_link_bytes(const weft_near_options *options)
 {
-    return round_up(bytes_of(&options->out)) + round_up(bytes_of(&options->in));
+    return ring_bytes_of(options) + round_up(bytes_of(&options->in));
 }
 
 weft_status weft_near_create(const weft_near_options *options,
@@ -69,7 +75,7 @@ weft_status weft_near_create(const weft_near_options *options,
     *near = (weft_near){.memory = *memory,
                         .options = *options,
                         .api = api,
-                        .ring_bytes = round_up(bytes_of(&options->out)),
+                        .ring_bytes = ring_bytes_of(options),
                         .place_bytes = round_up(bytes_of(&options->in)),
                         .taken = taken};
     near->options.memory = &near->memory;
@@ -185,6 +191,18 @@ static int64_t place_in_ring(weft_near_link *near, int64_t bytes)
         return first >= bytes ? 0 : -1;
     }
     return first - end >= bytes ? end : -1;
+}
+
+bool weft_link_has_near_room(weft_link *link, int32_t n_rows,
+                             uint32_t row_bytes)
+{
+    weft_near_link *const near = link->near;
+    if (!weft_link_is_near(link)) return false;
+    reap(near);
+    near->wants_room =
+        place_in_ring(near, (int64_t)weft_frame_capacity(n_rows) * row_bytes) <
+        0;
+    return !near->wants_room;
 }
 
 static weft_status check_rows(const weft_near_link *near,

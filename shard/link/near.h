@@ -52,7 +52,8 @@ typedef struct weft_near_options {
     uint64_t rows_ns;
 } weft_near_options;
 
-/* Device memory of one link, and of all: links_max times as much. */
+/* Device memory of one link: two of the largest frames out and one in. Of all:
+ * links_max times as much. */
 int64_t weft_near_link_bytes(const weft_near_options *options);
 
 /* UNAVAILABLE: the host's memory, or no NCCL of use; one line says what was
@@ -89,5 +90,9 @@ WEFT_MUST_CHECK weft_status weft_link_send_near(weft_link *link,
                                                 const weft_frame *frame,
                                                 const weft_near_rows *rows,
                                                 weft_err *err);
+
+/* Whether such a frame would find room in the ring. */
+bool weft_link_has_near_room(weft_link *link, int32_t n_rows,
+                             uint32_t row_bytes);
 
 #endif

@@ -354,8 +354,8 @@ START_TEST(no_near_rows_without_their_needs)
     near_kit_script_of(0)->no_memory = true;
     ck_assert_int_eq(weft_near_create(&options, &near, &told),
                      WEFT_RESOURCE_EXHAUSTED);
-    /* 64 rows of 400 bytes each way, in blocks of 256. */
-    ck_assert_int_eq(weft_near_link_bytes(&options), 2 * 64 * 400);
+    /* 64 rows of 400 bytes, two out and one in, in blocks of 256. */
+    ck_assert_int_eq(weft_near_link_bytes(&options), 3 * 64 * 400);
     ck_assert_ptr_null(near);
 }
 END_TEST
