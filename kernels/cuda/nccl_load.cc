@@ -64,13 +64,17 @@ void *open_beside()
     return dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }
 
-void *open_library()
+const char *name_of_choice()
 {
     const char *const chosen = getenv("WEFT_NCCL_LIBRARY");
-    if (chosen != nullptr && *chosen != 0)
-        return dlopen(chosen, RTLD_NOW | RTLD_LOCAL);
-    void *const beside = open_beside();
-    return beside != nullptr ? beside : dlopen(NAME, RTLD_NOW | RTLD_LOCAL);
+    return chosen != nullptr && *chosen != 0 ? chosen : NAME;
+}
+
+void *open_library()
+{
+    const char *const name = name_of_choice();
+    void *const beside = name == NAME ? open_beside() : nullptr;
+    return beside != nullptr ? beside : dlopen(name, RTLD_NOW | RTLD_LOCAL);
 }
 
 // The first that is needed and not there; nullptr: none.
@@ -100,10 +104,13 @@ void load()
     if (found.call.get_version != nullptr)
         (void)found.call.get_version(&version);
     // 2.8.3 is 2803, 2.10.3 is 21003.
-    const int major = version >= 10000 ? version / 10000 : version / 1000;
-    const int minor =
-        (version >= 10000 ? version % 10000 : version % 1000) / 100;
-    if (version != 0 && version < static_cast<int>(WEFT_NCCL_CONFIG_VERSION))
+    const int unit = version >= 10000 ? 10000 : 1000;
+    const int major = version / unit, minor = version % unit / 100;
+    if (version == 0)
+        (void)snprintf(found.why, sizeof found.why,
+                       "NCCL: %s does not say its version of NCCL",
+                       name_of_choice());
+    else if (version < static_cast<int>(WEFT_NCCL_CONFIG_VERSION))
         (void)snprintf(found.why, sizeof found.why,
                        "NCCL is %d.%d, and 2.17 or later is needed", major,
                        minor);
@@ -111,9 +118,6 @@ void load()
         (void)snprintf(found.why, sizeof found.why,
                        "NCCL %d.%d has no %s, which is needed", major, minor,
                        missing);
-    else if (version == 0)
-        (void)snprintf(found.why, sizeof found.why,
-                       "NCCL does not say its version");
     else
         found.version = version;
 }
