@@ -60,7 +60,7 @@ typedef struct weft_capacity_plan {
     int64_t group_fits;      /* sequences that a group has room for */
     int32_t experts;         /* expert shards */
     int32_t experts_memory;  /* that their bytes alone ask for */
-    int32_t experts_balance; /* with which they take no longer than layers */
+    int32_t experts_balance; /* with which they are not slower than layers */
     double layer_shard_bytes, expert_shard_bytes, kv_shard_bytes;
     double layers_seconds;  /* of a step, by one group */
     double experts_seconds; /* of a step, by all expert shards together */
