@@ -15,16 +15,17 @@ enable_language(CXX)
 
 # --- The tool kit -----------------------------------------------------------
 
+set(nvcc)
 if(EXISTS "${WEFT_CUDA}/bin/nvcc")
   get_filename_component(nvcc ${WEFT_CUDA}/bin/nvcc ABSOLUTE)
-elseif(EXISTS "$ENV{CUDACXX}")
+elseif(WEFT_CUDA STREQUAL "ON" AND EXISTS "$ENV{CUDACXX}")
   set(nvcc $ENV{CUDACXX})
-else()
+elseif(WEFT_CUDA STREQUAL "ON")
   find_program(WEFT_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH
     PATHS /usr/local/cuda PATH_SUFFIXES bin)
   set(nvcc ${WEFT_NVCC})
 endif()
-if(NOT nvcc OR NOT (WEFT_CUDA STREQUAL "ON" OR IS_DIRECTORY "${WEFT_CUDA}"))
+if(NOT nvcc)
   message(FATAL_ERROR "WEFT_CUDA=${WEFT_CUDA}: no CUDA tool kit there; wanted "
     "is ON with an nvcc to be found, or a folder with bin/nvcc")
 endif()

@@ -2,13 +2,15 @@
 """What is in libweft_cuda.so: which kernel for which architecture, its
 registers and memory, and the instructions that it is made of.
 
-    inspect.py --toolkit ROOT --table kernels.txt [--out FOLDER] LIBRARY
+    inspect.py --toolkit ROOT --table kernels.txt [--archs LIST] [--out FOLDER]
+        LIBRARY
 
 LIBRARY may be an object, too. Writes kernels.jsonl (a line for each kernel and
 architecture) and manifest.txt (a table of both) to FOLDER, prints a summary,
-and fails when the library is not what the table says: a row that fits no
-kernel, a kernel without a body where it should have one, a hot one that uses
-local memory or lacks an instruction that it is built for.
+and fails when the library is not what the table says: another architecture than
+those of LIST, or one of them missing; a row that fits no kernel, a kernel without a body where it should have one, a hot one that uses
+local memory or lacks an instruction that it is built for. Shared memory is what
+a kernel has by itself; what launches add is not in the code.
 """
 
 import argparse
@@ -190,6 +192,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--toolkit", required=True)
     parser.add_argument("--table", required=True)
+    parser.add_argument("--archs", help="such as '80 90a'")
     parser.add_argument("--out")
     parser.add_argument("library")
     args = parser.parse_args()
@@ -197,6 +200,8 @@ def main():
     kernels = read_kernels(str(pathlib.Path(args.toolkit).absolute()), library)
     archs = sorted({arch for _, arch in kernels}, key=natural)
     wrong, hot = check(kernels, archs, read_table(args.table))
+    for arch in sorted(set(args.archs.split()) ^ set(archs)) if args.archs else []:
+        wrong.append(f"sm_{arch}: " + ("not asked for" if arch in archs else "not there"))
     if args.out:
         out = pathlib.Path(args.out)
         out.mkdir(parents=True, exist_ok=True)
