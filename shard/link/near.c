@@ -2,10 +2,12 @@
 #include "shard/link/near.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 
 #include "node/base/check.h"
 #include "node/base/clock.h"
+#include "node/base/log.h"
 #include "node/base/mem.h"
 #include "shard/link/near_internal.h"
 
@@ -17,6 +19,8 @@
 /* Rows are mostly there at once, and comms take a while to meet. */
 #define SOON_NS  UINT64_C(50000)
 #define LATER_NS UINT64_C(1000000)
+/* What was aborted ends within microseconds. */
+#define ENDS_NS UINT64_C(200000000)
 
 struct weft_near {
     weft_memory memory;
@@ -99,8 +103,6 @@ weft_status weft_near_create(const weft_near_options *options,
 void weft_near_destroy(weft_near *near)
 {
     if (near == NULL) return;
-    for (int32_t i = 0; i < near->options.links_max; i++)
-        WEFT_ASSERT(!near->taken[i]);
     weft_memory_free(&near->memory, near->base);
     (void)pthread_mutex_destroy(&near->lock);
     weft_mem_free(near->taken);
@@ -143,12 +145,43 @@ bool weft_near_take(weft_near_link *near)
     return true;
 }
 
-void weft_near_give_back(weft_near_link *near)
+static void give_back(weft_near_link *near)
 {
     if (near->block < 0) return;
     (void)pthread_mutex_lock(&near->pool->lock);
     near->pool->taken[near->block] = false;
     (void)pthread_mutex_unlock(&near->pool->lock);
+    near->block = -1;
+}
+
+/* Nothing that was given to them touches the memory any more. */
+static bool have_ended(const weft_near_link *near)
+{
+    return (near->out == NULL ||
+            near->api->is_done(near->out, near->last_sent)) &&
+           (near->in == NULL || near->api->is_done(near->in, near->mark));
+}
+
+void weft_near_end_comms(weft_near_link *near)
+{
+    const uint64_t until = weft_clock_now_ns() + ENDS_NS;
+    if (near->out != NULL) near->api->abort(near->out);
+    if (near->in != NULL) near->api->abort(near->in);
+    bool ended = have_ended(near);
+    while (!ended && weft_clock_now_ns() < until) {
+        (void)sched_yield();
+        ended = have_ended(near);
+    }
+    near->api->destroy(near->out);
+    near->api->destroy(near->in);
+    near->out = near->in = NULL;
+    if (ended || near->block < 0) {
+        give_back(near);
+        return;
+    }
+    /* Nobody else's rows may lie where it could still write. */
+    weft_log(WEFT_LOG_ERROR, "link", "near_memory_lost", "links %d",
+             (int)near->pool->options.links_max);
     near->block = -1;
 }
 
@@ -248,10 +281,11 @@ static weft_status give_rows(weft_link *link, const weft_frame *frame,
     weft_err why = {0};
     if (near->api->send(near->out, to, bytes, 1, &why) != WEFT_OK)
         return weft_link_break(link, err, "%s", why.text);
+    near->last_sent = near->api->mark(near->out);
     near->sent[(near->head + near->n_sent) % WEFT_NEAR_FLYING] =
         (weft_near_sent){.first = first,
                          .end = first + bytes,
-                         .mark = near->api->mark(near->out),
+                         .mark = near->last_sent,
                          .since_ns = weft_clock_now_ns()};
     near->n_sent++;
     near->frames_sent++;

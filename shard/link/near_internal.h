@@ -12,7 +12,9 @@
 #include "shard/link/near.h"
 
 enum {
-    WEFT_NEAR_FLYING = 64, /* frames in the ring that were not taken yet */
+    /* Frames in the ring that were not taken yet. No more than a comm has
+     * marks of its own for. */
+    WEFT_NEAR_FLYING = 16,
     WEFT_NEAR_WHY_BYTES = 160,
     WEFT_NEAR_BODY_BYTES_MAX = 16 + 2 * WEFT_COMM_ID_BYTES,
 };
@@ -79,6 +81,7 @@ typedef struct weft_near_link {
     bool held; /* `frame` has come, its rows have not */
     weft_frame frame;
     uint64_t mark, since_ns;
+    uint64_t last_sent; /* mark of all that `out` was given */
 
     uint64_t frames_sent, frames_received, n_failed;
 } weft_near_link;
@@ -88,7 +91,8 @@ const weft_near_options *weft_near_options_of(const weft_near *pool);
 const weft_comm_api *weft_near_api(const weft_near *pool);
 /* Device memory for the link; false: no more. */
 bool weft_near_take(weft_near_link *near);
-void weft_near_give_back(weft_near_link *near);
+/* Aborts and ends its comms, and gives its memory back. */
+void weft_near_end_comms(weft_near_link *near);
 void weft_near_counted(weft_near *pool, int32_t by);
 
 /* From here on the link tries to become near. No memory for that: it does not.

@@ -126,10 +126,7 @@ static void drop_comms(weft_near_link *near)
     near->held = false;
     near->n_sent = 0;
     near->wants_room = false;
-    near->api->destroy(near->out);
-    near->api->destroy(near->in);
-    near->out = near->in = NULL;
-    weft_near_give_back(near);
+    weft_near_end_comms(near);
 }
 
 /* The link stays what it is. */
