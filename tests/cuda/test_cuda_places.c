@@ -194,6 +194,24 @@ START_TEST(rope_table_has_the_reference_bits)
 }
 END_TEST
 
+/* From 2^30 on a float does not say which angle is meant. */
+START_TEST(rope_table_ends_with_the_angles)
+{
+    (void)device_kit_open();
+    static const int32_t positions[] = {1073741760, 1073741824, INT32_MAX};
+    static const float freq[] = {1.0f, 0.5f, 0.25f};
+    float *const got = table_on_device(positions, 3, freq, 3, 1.0f);
+    for (int32_t r = 0; r < 3; r++)
+        for (int32_t i = 0; i < 3; i++) {
+            const float angle = (float)positions[r] * freq[i];
+            const bool ends = angle >= 0x1p30f;
+            ck_assert_int_eq(isnan(got[3 * r + i]) != 0, ends);
+            ck_assert_int_eq(isnan(got[9 + 3 * r + i]) != 0, ends);
+        }
+    weft_mem_free(got);
+}
+END_TEST
+
 static void embed_case(weft_kernel_check *c, weft_dtype dtype, int32_t width,
                        int32_t y_stride)
 {
@@ -336,9 +354,11 @@ END_TEST
 int main(void)
 {
     device_kit_need();
-    const TTest *const tests[] = {
-        rope_has_the_reference_bits, rope_table_has_the_reference_bits,
-        embed_has_the_reference_bits, store_writes_what_the_reference_does,
-        store_skips_pages_that_are_not_held};
+    const TTest *const tests[] = {rope_has_the_reference_bits,
+                                  rope_table_has_the_reference_bits,
+                                  rope_table_ends_with_the_angles,
+                                  embed_has_the_reference_bits,
+                                  store_writes_what_the_reference_does,
+                                  store_skips_pages_that_are_not_held};
     return WEFT_SUITE_RUN("cuda_places", tests);
 }
