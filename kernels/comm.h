@@ -57,6 +57,7 @@ enum {
     WEFT_COMM_ID_BYTES = 128,
     WEFT_COMM_CTAS_MAX = 32,
     WEFT_COMM_RANKS_MAX = 64,
+    WEFT_COMM_DEVICE_MAX = 24, /* comms of one device at a time */
 };
 
 typedef struct weft_comm weft_comm;
@@ -93,8 +94,9 @@ typedef struct weft_comm_api {
     weft_status (*make_id)(unsigned char id_out[WEFT_COMM_ID_BYTES],
                            weft_err *err);
     /* Joins; returns at once, PENDING. INVALID_ARGUMENT: an option;
-     * RESOURCE_EXHAUSTED: memory of the device or the host; UNAVAILABLE: NCCL
-     * says no. The caller's to end with destroy. */
+     * RESOURCE_EXHAUSTED: memory of the device or the host, or the device has
+     * WEFT_COMM_DEVICE_MAX comms, or half of its processors would be theirs;
+     * UNAVAILABLE: NCCL says no. The caller's to end with destroy. */
     weft_status (*begin)(struct weft_device *device,
                          const weft_comm_options *options, weft_comm **comm_out,
                          weft_err *err);

@@ -24,6 +24,7 @@ bound *bound_here();
 
 // As the runtime counts devices.
 int device_index(const weft_device *device);
+int32_t device_processors(const weft_device *device);
 
 // launch.h's ops as the library's table.
 extern const weft_ops table;

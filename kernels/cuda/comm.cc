@@ -1,60 +1,19 @@
 // comm.cc - comms over NCCL: see kernels/comm.h.
 //
-// All communicators are non-blocking: each call may say "in progress", and then
+// All communicators are non-blocking: NCCL may say "in progress", and then
 // nothing but an abort is allowed until ncclCommGetAsyncError says otherwise.
-// While a comm joins, `state` asks; for work that it is given later, the call
-// asks until the work is on the stream, which takes as long as a launch.
+// While a comm joins, `state` asks; later comm_work.cc does.
 //
 // An abort of NCCL's may wait for what else is on the comm's stream, which may
 // wait for ops, which may wait for another comm that will be aborted next. So
 // each abort has a thread of its own.
-#include "kernels/cuda/comm.h"
+#include "kernels/cuda/comm_internal.h"
 
-#include <atomic>
-#include <cstdarg>
 #include <cstdio>
 #include <cstring>
-#include <pthread.h>
-#include <sched.h>
 
-#include "kernels/cuda/bound.h"
-#include "kernels/cuda/nccl_load.h"
 #include "node/base/check.h"
-#include "node/base/clock.h"
 #include "node/base/mem.h"
-
-namespace
-{
-
-enum class phase {
-    joining, // until all ranks have met
-    warming, // until the first message of each is on the stream
-    hearing, // until it has come
-    ready,
-    broken,
-};
-
-constexpr int32_t MARKS = 16;
-constexpr int64_t WARM_BYTES = 16;
-
-} // namespace
-
-struct weft_comm {
-    weft_device *device;
-    char name[64];
-    int32_t n_ranks, rank;
-    cudaStream_t stream;
-    cudaEvent_t ops, work;
-    // A mark is the number of a record; an event stands for its last one.
-    cudaEvent_t marks[MARKS];
-    uint64_t mark_of[MARKS], n_marks, done;
-    unsigned char *warm; // [2][n_ranks][WARM_BYTES] of device memory
-    std::atomic<bool> aborted;
-    pthread_mutex_t lock; // of what follows
-    ncclComm_t nccl;
-    phase at;
-    char why[192];
-};
 
 namespace weft
 {
@@ -62,9 +21,7 @@ namespace weft
 namespace
 {
 
-// As long as a launch may take on a device that has much to do. Beyond, NCCL is
-// waiting for another process, or its queue of launches is full.
-constexpr uint64_t START_NS_MAX = 2000000000;
+constexpr int64_t WARM_BYTES = 16;
 
 // Device memory of comms that are gone, and aborts that are under way. To free
 // memory would wait for work of other comms, whose peers may be frozen.
@@ -77,214 +34,9 @@ pthread_mutex_t book_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t book_changed = PTHREAD_COND_INITIALIZER;
 spare *spares;
 int32_t n_aborting;
-
-const nccl_symbols &nccl()
-{
-    return nccl_load()->call;
-}
-
-const char *word_for(ncclResult_t r)
-{
-    return nccl().error_string != nullptr ? nccl().error_string(r)
-                                          : "NCCL gives no word for it";
-}
-
-// The lock is held. The first reason stays.
-void set_broken(weft_comm *c, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-void set_broken(weft_comm *c, const char *format, ...)
-{
-    if (c->at == phase::broken) return;
-    va_list args;
-    va_start(args, format);
-    (void)vsnprintf(c->why, sizeof c->why, format, args);
-    va_end(args);
-    for (char *p = c->why; *p != 0; p++)
-        if (*p == '\n') *p = ' ';
-    c->at = phase::broken;
-}
-
-void set_broken_by(weft_comm *c, const char *what, ncclResult_t r)
-{
-    const char *last = "";
-    if (nccl().last_error != nullptr) last = nccl().last_error(c->nccl);
-    if (last == nullptr) last = "";
-    set_broken(c, "%s: %s (NCCL %d)%s%.80s", what, word_for(r),
-               static_cast<int>(r), *last == 0 ? "" : ": ", last);
-}
-
-weft_status fail_broken(const weft_comm *c, weft_err *err)
-{
-    return WEFT_FAIL(err, WEFT_UNAVAILABLE, "comm %s: %s", c->name, c->why);
-}
-
-// The lock is held. What NCCL says of the comm now.
-ncclResult_t ask(weft_comm *c)
-{
-    ncclResult_t r = ncclSuccess;
-    const ncclResult_t asked = nccl().comm_error(c->nccl, &r);
-    return asked != ncclSuccess ? asked : r;
-}
-
-// Work. ---------------------------------------------------------------------
-
-struct piece {
-    const unsigned char *from; // to send, or nullptr
-    unsigned char *to;         // to receive
-    int32_t peer;
-};
-
-// The lock is held. All pieces at once; in progress or begun, else broken.
-ncclResult_t call_group(weft_comm *c, const piece *pieces, int32_t n,
-                        int64_t bytes)
-{
-    const size_t size = static_cast<size_t>(bytes);
-    ncclResult_t r = nccl().group_start();
-    if (r != ncclSuccess) return r;
-    for (int32_t i = 0; i < n && (r == ncclSuccess || r == ncclInProgress); i++)
-        r = pieces[i].from != nullptr
-                ? nccl().send(pieces[i].from, size, ncclInt8, pieces[i].peer,
-                              c->nccl, c->stream)
-                : nccl().recv(pieces[i].to, size, ncclInt8, pieces[i].peer,
-                              c->nccl, c->stream);
-    const ncclResult_t ended = nccl().group_end();
-    return r == ncclSuccess || r == ncclInProgress ? ended : r;
-}
-
-// The lock is held. Until the work is on the stream.
-void settle(weft_comm *c, const char *what, ncclResult_t r)
-{
-    const uint64_t begun = weft_clock_now_ns();
-    if (r == ncclSuccess || r == ncclInProgress) r = ask(c);
-    while (r == ncclInProgress) {
-        if (c->aborted) return;
-        if (weft_clock_now_ns() - begun > START_NS_MAX) {
-            set_broken(c, "%s: NCCL has not begun it for 2 s", what);
-            return;
-        }
-        (void)sched_yield();
-        r = ask(c);
-    }
-    if (r != ncclSuccess) set_broken_by(c, what, r);
-}
-
-weft_status begin_work(weft_comm *c, const char *what, const piece *pieces,
-                       int32_t n, int64_t bytes, weft_err *err)
-{
-    WEFT_ASSERT(bytes > 0);
-    pthread_mutex_lock(&c->lock);
-    WEFT_ASSERT(c->at == phase::ready || c->at == phase::broken);
-    if (c->at == phase::ready) settle(c, what, call_group(c, pieces, n, bytes));
-    const bool well = c->at == phase::ready && !c->aborted;
-    if (!well && c->aborted) set_broken(c, "aborted");
-    const weft_status st = well ? WEFT_OK : fail_broken(c, err);
-    pthread_mutex_unlock(&c->lock);
-    return st;
-}
-
-weft_status send(weft_comm *c, const void *from, int64_t bytes, int32_t to_rank,
-                 weft_err *err)
-{
-    const piece one = {static_cast<const unsigned char *>(from), nullptr,
-                       to_rank};
-    return begin_work(c, "send", &one, 1, bytes, err);
-}
-
-weft_status recv(weft_comm *c, void *to, int64_t bytes, int32_t from_rank,
-                 weft_err *err)
-{
-    const piece one = {nullptr, static_cast<unsigned char *>(to), from_rank};
-    return begin_work(c, "recv", &one, 1, bytes, err);
-}
-
-// What each rank has for itself does not go through NCCL.
-void keep_own(weft_comm *c, void *to, const void *from, int64_t bytes)
-{
-    if (to == from) return;
-    (void)cudaMemcpyAsync(to, from, static_cast<size_t>(bytes),
-                          cudaMemcpyDeviceToDevice, c->stream);
-    note(&bound_here()->q, "own part of a comm");
-}
-
-// step: from one rank's part of `from` to the next's; 0 is the same for all.
-int32_t list_all(const weft_comm *c, const unsigned char *from, int64_t step,
-                 unsigned char *to, int64_t bytes, piece *pieces)
-{
-    int32_t n = 0;
-    for (int32_t i = 1; i < c->n_ranks; i++) {
-        // Not all to the same rank first.
-        const int32_t out = (c->rank + i) % c->n_ranks;
-        const int32_t in = (c->rank + c->n_ranks - i) % c->n_ranks;
-        pieces[n++] = {from + out * step, nullptr, out};
-        pieces[n++] = {nullptr, to + in * bytes, in};
-    }
-    return n;
-}
-
-weft_status gather(weft_comm *c, const void *from, void *to, int64_t bytes,
-                   weft_err *err)
-{
-    piece pieces[2 * WEFT_COMM_RANKS_MAX];
-    unsigned char *const all = static_cast<unsigned char *>(to);
-    const int32_t n = list_all(c, static_cast<const unsigned char *>(from), 0,
-                               all, bytes, pieces);
-    keep_own(c, all + c->rank * bytes, from, bytes);
-    return begin_work(c, "gather", pieces, n, bytes, err);
-}
-
-weft_status exchange(weft_comm *c, const void *from, void *to, int64_t bytes,
-                     weft_err *err)
-{
-    piece pieces[2 * WEFT_COMM_RANKS_MAX];
-    const unsigned char *const parts = static_cast<const unsigned char *>(from);
-    unsigned char *const all = static_cast<unsigned char *>(to);
-    const int32_t n = list_all(c, parts, bytes, all, bytes, pieces);
-    keep_own(c, all + c->rank * bytes, parts + c->rank * bytes, bytes);
-    return begin_work(c, "exchange", pieces, n, bytes, err);
-}
-
-// Order. --------------------------------------------------------------------
-
-void after_ops(weft_comm *c)
-{
-    bound *const b = bound_here();
-    WEFT_ASSERT(b->device == c->device && !b->graph.open);
-    (void)cudaEventRecord(c->ops, b->q.stream);
-    (void)cudaStreamWaitEvent(c->stream, c->ops, 0);
-    note(&b->q, "a comm after ops");
-}
-
-void before_ops(weft_comm *c)
-{
-    bound *const b = bound_here();
-    WEFT_ASSERT(b->device == c->device && !b->graph.open);
-    (void)cudaEventRecord(c->work, c->stream);
-    (void)cudaStreamWaitEvent(b->q.stream, c->work, 0);
-    note(&b->q, "ops after a comm");
-}
-
-uint64_t mark(weft_comm *c)
-{
-    const uint64_t number = ++c->n_marks;
-    const uint64_t i = number % MARKS;
-    (void)cudaEventRecord(c->marks[i], c->stream);
-    c->mark_of[i] = number;
-    note(&bound_here()->q, "mark of a comm");
-    return number;
-}
-
-// An event that has a later mark by now stands for the earlier, too.
-bool is_done(weft_comm *c, uint64_t number)
-{
-    if (number <= c->done) return true;
-    const uint64_t i = number % MARKS;
-    if (cudaEventQuery(c->marks[i]) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return false;
-    }
-    if (c->mark_of[i] > c->done) c->done = c->mark_of[i];
-    return true;
-}
+// Of each device: comms, and the blocks that they may take.
+constexpr int32_t DEVICES_MAX = 64;
+int32_t comms_of[DEVICES_MAX], blocks_of[DEVICES_MAX];
 
 // Life. -----------------------------------------------------------------------
 
@@ -308,7 +60,7 @@ void advance(weft_comm *c)
         return;
     }
     if (c->at == phase::joining) {
-        piece pieces[2 * WEFT_COMM_RANKS_MAX];
+        piece pieces[PIECES_MAX];
         const int32_t n =
             list_all(c, c->warm, WARM_BYTES, c->warm + WARM_BYTES * c->n_ranks,
                      WARM_BYTES, pieces);
@@ -423,6 +175,45 @@ weft_status take_memory(weft_comm *c, weft_err *err)
     return WEFT_OK;
 }
 
+// What can be resident at once, beside ops (node/docs/adr/0011).
+weft_status take_room(weft_comm *c, int32_t ctas, weft_err *err)
+{
+    const int32_t i = device_index(c->device);
+#if defined(WEFT_SIMT)
+    const int32_t blocks_max =
+        2 * WEFT_COMM_CTAS_MAX; // its blocks need no room
+#else
+    const int32_t blocks_max = device_processors(c->device) / 2;
+#endif
+    WEFT_ASSERT(i < DEVICES_MAX);
+    pthread_mutex_lock(&book_lock);
+    const int32_t comms = comms_of[i], blocks = blocks_of[i];
+    const bool fits =
+        comms < WEFT_COMM_DEVICE_MAX && blocks + ctas <= blocks_max;
+    if (fits) {
+        comms_of[i]++;
+        blocks_of[i] += ctas;
+        c->ctas = ctas;
+    }
+    pthread_mutex_unlock(&book_lock);
+    if (fits) return WEFT_OK;
+    return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
+                     "comm %s: device %d has %d comms of %d, %d blocks of %d, "
+                     "and this one takes %d",
+                     c->name, i, comms, static_cast<int>(WEFT_COMM_DEVICE_MAX),
+                     blocks, blocks_max, ctas);
+}
+
+void give_room(const weft_comm *c)
+{
+    if (c->ctas == 0) return;
+    const int32_t i = device_index(c->device);
+    pthread_mutex_lock(&book_lock);
+    comms_of[i]--;
+    blocks_of[i] -= c->ctas;
+    pthread_mutex_unlock(&book_lock);
+}
+
 void destroy(weft_comm *c)
 {
     if (c == nullptr) return;
@@ -435,6 +226,7 @@ void destroy(weft_comm *c)
         if (event != nullptr) (void)cudaEventDestroy(event);
     (void)cudaGetLastError();
     if (c->warm != nullptr) give_memory(c);
+    give_room(c);
     pthread_mutex_destroy(&c->lock);
     weft_mem_free(c);
 }
@@ -474,6 +266,7 @@ cudaError_t make_order(weft_comm *c)
 
 weft_status join(weft_comm *c, const weft_comm_options *o, weft_err *err)
 {
+    WEFT_TRY(take_room(c, o->ctas_max == 0 ? 1 : o->ctas_max, err));
     WEFT_TRY(take_memory(c, err));
     const cudaError_t error = make_order(c);
     if (error != cudaSuccess) {
@@ -491,7 +284,7 @@ weft_status join(weft_comm *c, const weft_comm_options *o, weft_err *err)
     // No clusters: they must find room together.
     config.cgaClusterSize = 0;
     config.minCTAs = 1;
-    config.maxCTAs = o->ctas_max == 0 ? 1 : o->ctas_max;
+    config.maxCTAs = c->ctas;
     config.netName = nullptr;
     ncclUniqueId id;
     static_assert(sizeof id == WEFT_COMM_ID_BYTES, "an id as NCCL's");
@@ -553,14 +346,14 @@ void make_table()
     t->state = state;
     t->abort = abort;
     t->destroy = destroy;
-    t->after_ops = after_ops;
-    t->before_ops = before_ops;
-    t->mark = mark;
-    t->is_done = is_done;
-    t->send = send;
-    t->recv = recv;
-    t->gather = gather;
-    t->exchange = exchange;
+    t->after_ops = comm_after_ops;
+    t->before_ops = comm_before_ops;
+    t->mark = comm_mark;
+    t->is_done = comm_is_done;
+    t->send = comm_send;
+    t->recv = comm_recv;
+    t->gather = comm_gather;
+    t->exchange = comm_exchange;
 }
 
 } // namespace

@@ -8,6 +8,7 @@
 // good, as the device is of no use then.
 #include <cinttypes>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <pthread.h>
 
@@ -231,6 +232,9 @@ weft_status open(const weft_device_options *options, weft_device **device_out,
                  weft_err *err)
 {
     int n_devices = 0;
+    // As many queues as there are, or comms wait in those of others
+    // (node/docs/adr/0011). Read by the driver's first call.
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     WEFT_TRY(count_devices(&n_devices, err));
     WEFT_TRY(check_options(options, n_devices, err));
     const cudaError_t error = cudaSetDevice(options->index);
@@ -490,6 +494,11 @@ void drop_graphs(void)
 int device_index(const weft_device *device)
 {
     return device->index;
+}
+
+int32_t device_processors(const weft_device *device)
+{
+    return device->n_processors;
 }
 
 bound *bound_here()

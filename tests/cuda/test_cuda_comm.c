@@ -442,6 +442,41 @@ START_TEST(options_that_cannot_be_are_named)
 }
 END_TEST
 
+/* So many that one more might not be resident beside them. */
+START_TEST(a_device_has_room_for_so_many)
+{
+    const weft_comm_api *const comms = comm_kit_api();
+    weft_comm *many[WEFT_COMM_DEVICE_MAX], *more = NULL;
+    weft_comm_options options = {.n_ranks = 2, .name = "test"};
+    weft_err told = {0};
+    comm_end end;
+    comm_kit_open(0, &end);
+    for (int i = 0; i < WEFT_COMM_DEVICE_MAX; i++) {
+        OK(comms->make_id(options.id, &err));
+        OK(comms->begin(end.device, &options, &many[i], &err));
+    }
+    ck_assert_int_eq(comms->begin(end.device, &options, &more, &told),
+                     WEFT_RESOURCE_EXHAUSTED);
+    ck_assert_str_eq(told.text,
+                     "comm test: device 0 has 24 comms of 24, 24 blocks of 64, "
+                     "and this one takes 1");
+    for (int i = 1; i < WEFT_COMM_DEVICE_MAX; i++) comms->destroy(many[i]);
+    options.ctas_max = WEFT_COMM_CTAS_MAX;
+    OK(comms->begin(end.device, &options, &many[1], &err));
+    ck_assert_int_eq(comms->begin(end.device, &options, &more, &told),
+                     WEFT_RESOURCE_EXHAUSTED);
+    ck_assert_str_eq(told.text,
+                     "comm test: device 0 has 2 comms of 24, 33 blocks of 64, "
+                     "and this one takes 32");
+    comms->destroy(many[0]);
+    OK(comms->begin(end.device, &options, &more, &err));
+    comms->destroy(more);
+    comms->destroy(many[1]);
+    comm_kit_close(&end);
+    ck_assert_int_eq(live_things(), 0);
+}
+END_TEST
+
 START_TEST(what_nccl_refuses_at_once_is_told)
 {
     const weft_comm_api *const comms = comm_kit_api();
@@ -566,6 +601,7 @@ int main(void)
         who_joins_alone_can_leave,
         two_ranks_of_one_device_are_refused,
         options_that_cannot_be_are_named,
+        a_device_has_room_for_so_many,
         what_nccl_refuses_at_once_is_told,
         what_nccl_refuses_later_is_told,
         work_that_is_refused_breaks_the_comm,
