@@ -396,6 +396,16 @@ const weft_flag_row weft_flag_rows[WEFT_FLAGS] = {
                            .value = "FILE",
                            .help = "what signs the certificates of peers, "
                                    "PEM"},
+    [WEFT_FLAG_LINK_ROWS] = {.name = "link-rows",
+                             .commands = ON(SHARD),
+                             .kind = WEFT_KIND_CHOICE,
+                             .offset = AT(link_rows),
+                             .value = "WAY",
+                             .preset = "auto",
+                             .choices = "auto|tcp",
+                             .help = "rows between layer and expert shards: "
+                                     "from device to device over NCCL where "
+                                     "both ends can, or never"},
     [WEFT_FLAG_ETCD_CA] = {.name = "etcd-ca",
                            .commands = CLUSTER,
                            .kind = WEFT_KIND_TEXT,

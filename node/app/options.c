@@ -324,6 +324,7 @@ static void derive(weft_options *o)
 {
     o->profile =
         strcmp(o->profile_name, "exact") == 0 ? WEFT_EXACT : WEFT_PROFILE_BF16;
+    o->link_rows_near = strcmp(o->link_rows, "auto") == 0;
     o->neutral_defaults = strcmp(o->generation_defaults, "neutral") == 0;
     o->log_level = log_level_of(o->log_level_name);
     o->role = WEFT_ROLE_ROUTER;

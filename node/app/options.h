@@ -98,6 +98,7 @@ typedef enum weft_flag {
     WEFT_FLAG_LINK_CERT,
     WEFT_FLAG_LINK_KEY,
     WEFT_FLAG_LINK_CA,
+    WEFT_FLAG_LINK_ROWS,
     WEFT_FLAG_ETCD_CA,
     WEFT_FLAG_ETCD_CERT,
     WEFT_FLAG_ETCD_KEY,
@@ -159,6 +160,8 @@ typedef struct weft_options {
     int32_t group, stage, expert_replicas;
     int64_t expert_bytes;                       /* 0: as much as there is */
     const char *link_cert, *link_key, *link_ca; /* all or none */
+    const char *link_rows;                      /* "auto", "tcp" */
+    bool link_rows_near;                        /* follows from it */
     const char *etcd_ca, *etcd_cert, *etcd_key; /* files, or NULL */
     const char *etcd_user_file;
     weft_role role; /* follows from role_name; of router: ROUTER */

@@ -88,12 +88,14 @@ static bool is_registered(void *arg, const weft_hello *peer)
 weft_status weft_shard_listen(weft_shard *s, const weft_shard_door *door,
                               weft_err *err)
 {
+    weft_link_options link = weft_membership_link(door->limits);
+    link.near = door->near;
     const weft_link_server_options options = {
         .listen = s->options->listen.text,
         .own = &s->member.hello,
         .own_later = true,
         .tls = s->member.tls,
-        .link = weft_membership_link(door->limits),
+        .link = link,
         .admit = door->admit,
         .take = door->take,
         .arg = door->arg,
@@ -158,6 +160,30 @@ static uint64_t count_serving(const weft_cluster_view *view, weft_role role)
     return n;
 }
 
+static weft_status print_backend(const weft_shard *s, weft_buf *out,
+                                 weft_err *err)
+{
+    char device[WEFT_IDENTITY_BYTES];
+    const weft_backend *const b = &s->backend;
+    weft_backend_device(b, device, sizeof device);
+    WEFT_TRY(
+        weft_buf_printf(out, err,
+                        "# HELP weft_backend_info What computes here.\n"
+                        "# TYPE weft_backend_info gauge\n"
+                        "weft_backend_info{device=\"%s\",identity=\"%s\"} 1\n",
+                        device, s->member.hello.identity));
+    if (b->opened == NULL) return WEFT_OK;
+    weft_device_info info;
+    b->memory.api->get_info(b->memory.device, &info);
+    return weft_buf_printf(out, err,
+                           "# HELP weft_device_bytes Memory of the device.\n"
+                           "# TYPE weft_device_bytes gauge\n"
+                           "weft_device_bytes{state=\"free\"} %lld\n"
+                           "weft_device_bytes{state=\"used\"} %lld\n",
+                           (long long)info.free_bytes,
+                           (long long)(info.total_bytes - info.free_bytes));
+}
+
 static int metrics(void *arg, weft_buf *body)
 {
     weft_shard *const s = arg;
@@ -174,6 +200,8 @@ static int metrics(void *arg, weft_buf *body)
     }
     s->refresh(s, s->metrics);
     weft_status st = weft_metrics_print(s->metrics, body, NULL);
+    if (st == WEFT_OK) st = print_backend(s, body, NULL);
+    if (st == WEFT_OK) st = weft_shard_print_near(s, body, NULL);
     if (st == WEFT_OK && s->print != NULL) st = s->print(s, body, NULL);
     return st == WEFT_OK ? 200 : 500;
 }
@@ -279,6 +307,7 @@ void weft_shard_close(weft_shard *s)
     weft_shard_close_links(s);
     weft_membership_end(&s->member);
     weft_checkpoint_close(s->checkpoint);
+    weft_near_destroy(s->near);
     weft_backend_close(&s->backend);
     weft_metrics_destroy(s->metrics);
     (void)pthread_mutex_destroy(&s->joined_lock);

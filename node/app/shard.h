@@ -14,6 +14,7 @@
 #include "node/app/membership.h"
 #include "node/obs/metrics.h"
 #include "node/rpc/http/http.h"
+#include "shard/link/near.h"
 #include "shard/step/engine.h"
 
 typedef struct weft_shard {
@@ -22,6 +23,7 @@ typedef struct weft_shard {
     weft_checkpoint *checkpoint;
     weft_engine_options engine; /* threads, ops and so on out of flags */
     weft_backend backend;       /* the main thread is bound to it */
+    weft_near *near;            /* of links to the expert pool; NULL: none */
     weft_membership member;
     weft_link_server *links;
     pthread_mutex_t joined_lock;
@@ -47,9 +49,17 @@ WEFT_MUST_CHECK weft_status weft_shard_open(weft_shard *shard,
                                             const weft_options *options,
                                             weft_doing *doing_out,
                                             weft_err *err);
+/* Device memory for rows between layer and expert shards, before anything else
+ * is taken of it. Where it cannot be had, or is not wanted (--link-rows tcp),
+ * rows go through the host, and a line says why. */
+void weft_shard_open_near(weft_shard *shard);
+/* Prometheus text: weft_near_links. */
+WEFT_MUST_CHECK weft_status weft_shard_print_near(const weft_shard *shard,
+                                                  weft_buf *out, weft_err *err);
 /* Who is let in, and to whom; as in weft_link_server_options. */
 typedef struct weft_shard_door {
     const weft_frame_limits *limits;
+    weft_near *near; /* of these links; NULL: none */
     weft_status (*admit)(void *arg, const weft_hello *peer, weft_err *err);
     void (*take)(void *arg, weft_link *link, const weft_hello *peer);
     void *arg;

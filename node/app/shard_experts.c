@@ -281,10 +281,14 @@ static weft_status start(experts *x, const weft_options *options,
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
                          "%s: the model has no routed experts", options->model);
     }
+    weft_shard_open_near(s);
     WEFT_TRY(start_parts(x, err));
     const weft_frame_limits limits = weft_dispatch_limits(&s->config);
-    const weft_shard_door door = {
-        .limits = &limits, .admit = admit, .take = take_link, .arg = x};
+    const weft_shard_door door = {.limits = &limits,
+                                  .near = s->near,
+                                  .admit = admit,
+                                  .take = take_link,
+                                  .arg = x};
     WEFT_TRY(weft_shard_listen(s, &door, err));
     WEFT_TRY(join(x, doing_out, err));
     *doing_out = WEFT_DOING_START;

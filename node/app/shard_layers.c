@@ -78,11 +78,13 @@ static weft_status create_exchange(weft_layers *l, weft_err *err)
     weft_shard *const s = &l->shard;
     const weft_frame_limits limits = weft_answer_limits(&s->config);
     if (s->config.n_expert == 0) return WEFT_OK;
+    weft_link_options link = weft_membership_link(&limits);
+    link.near = s->near;
     const weft_peers_options peers = {
         .own = &s->member.hello,
         .own_later = true,
         .tls = s->member.tls,
-        .link = weft_membership_link(&limits),
+        .link = link,
         .peers_max = WEFT_EXPERT_SHARDS_MAX,
         .pulse = s->member.pulse,
         .ready = experts_ready,
@@ -95,6 +97,7 @@ static weft_status create_exchange(weft_layers *l, weft_err *err)
         .group = (uint32_t)s->options->group,
         .peers = l->expert_peers,
         .pulse = s->member.pulse,
+        .memory = &s->backend.memory,
         .watch = {.suspect = suspect,
                   .cleared = cleared,
                   .switched = switched,
@@ -374,6 +377,7 @@ static weft_status start(weft_layers *l, const weft_options *options,
     s->print = print;
     s->progress_ns = progress_ns;
     WEFT_TRY(weft_shard_open(s, options, doing_out, err));
+    weft_shard_open_near(s);
     WEFT_TRY(cut_model(l, err));
     *doing_out = WEFT_DOING_LOAD;
     WEFT_TRY(load_weights(l, err));
