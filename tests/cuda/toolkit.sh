@@ -6,10 +6,11 @@
 # build/cuda-root if the script that makes it is beside the clone. Else 77, and
 # the reason.
 toolkit_find() {
-    local maker=../shared/tools/cuda-root root tool why='no nvcc on this machine'
+    local maker=../shared/tools/cuda-root made=$PWD/build/cuda-root
+    local root why='no nvcc on this machine'
     for root in "${CUDA_HOME:-}" "${CUDA_PATH:-}" \
         "$(dirname "$(dirname "$(command -v nvcc || echo /-/-)")")" \
-        /usr/local/cuda build/cuda-root; do
+        /usr/local/cuda "$made"; do
         [ -x "$root/bin/nvcc" ] || continue
         why=$(toolkit_lacks "$root" "$@") || {
             (cd "$root" && pwd)
@@ -17,10 +18,10 @@ toolkit_find() {
         }
     done
     if [ -x $maker ]; then
-        rm -rf build/cuda-root
-        if $maker build/cuda-root >&2; then
-            why=$(toolkit_lacks build/cuda-root "$@") || {
-                (cd build/cuda-root && pwd)
+        rm -rf "$made"
+        if $maker "$made" >&2; then
+            why=$(toolkit_lacks "$made" "$@") || {
+                echo "$made"
                 return 0
             }
         else

@@ -2,7 +2,7 @@
 """What is in libweft_cuda.so: which kernel for which architecture, its
 registers and memory, and the instructions that it is made of.
 
-    inspect.py --toolkit ROOT --table kernels.txt [--archs LIST] [--out FOLDER]
+    kernels.py --toolkit ROOT --table kernels.txt [--archs LIST] [--out FOLDER]
         LIBRARY
 
 LIBRARY may be an object, too. Writes kernels.jsonl (a line for each kernel and
