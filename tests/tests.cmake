@@ -40,6 +40,15 @@ if(CHECK_FOUND AND NOT WEFT_FUZZ)
       set_tests_properties(${kind}.${name} PROPERTIES LABELS ${kind}
         SKIP_RETURN_CODE 77 TIMEOUT 600
         ENVIRONMENT "TSAN_OPTIONS=ignore_noninstrumented_modules=1;ASAN_OPTIONS=intercept_tls_get_addr=0")
+      # The same on a device with the kernels of *_hopper.cuh, which the emulator
+      # plays.
+      if(TARGET weft_simt AND name MATCHES "^test_cuda_(attn|gemm|grouped|model)$")
+        add_test(NAME ${kind}.${name}_sm90 COMMAND ${name}
+          WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+        set_tests_properties(${kind}.${name}_sm90 PROPERTIES LABELS ${kind}
+          SKIP_RETURN_CODE 77 TIMEOUT 600
+          ENVIRONMENT "WEFT_SIMT_SM=90;TSAN_OPTIONS=ignore_noninstrumented_modules=1;ASAN_OPTIONS=intercept_tls_get_addr=0")
+      endif()
     endforeach()
   endforeach()
 endif()

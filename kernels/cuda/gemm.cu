@@ -10,6 +10,7 @@
 // says of x, alone.
 #include "kernels/cuda/dense.h"
 #include "kernels/cuda/gemm_exact.cuh"
+#include "kernels/cuda/gemm_hopper.cuh"
 #include "kernels/cuda/gemm_mma.cuh"
 #include "kernels/cuda/launch.h"
 
@@ -41,6 +42,21 @@ __global__ void __launch_bounds__(S::threads, 1)
     mma_tile<S, T>(p, at, shared);
 }
 
+template <class S, class T>
+__global__ void __launch_bounds__(S::threads, 1)
+    gemm_hopper_kernel(const __grid_constant__ product_list list)
+{
+#if WEFT_HOPPER
+    WEFT_SHARED_DYNAMIC(unsigned char, shared);
+    place at;
+    const product p = find_product(list, static_cast<int32_t>(blockIdx.x),
+                                   S::outs, S::rows, &at);
+    hopper_tile<S, T>(p, at, shared);
+#else
+    refuse_device();
+#endif
+}
+
 // The kernels, by number.
 struct gemm_kernel {
     void (*kernel)(product_list);
@@ -56,6 +72,10 @@ template <class S, class T> constexpr gemm_kernel mma_of()
     return {gemm_mma_kernel<S, T>, S::outs, S::rows, S::threads,
             S::bytes(sizeof(T))};
 }
+template <class S, class T> constexpr gemm_kernel hopper_of()
+{
+    return {gemm_hopper_kernel<S, T>, S::outs, S::rows, S::threads, S::bytes};
+}
 
 enum kernel_number {
     EXACT_FEW,
@@ -65,7 +85,10 @@ enum kernel_number {
     MMA_BF16,
     MMA_F8 = MMA_BF16 + N_MMA_SIZE,
     MMA_PAIR = N_MMA_SIZE + MMA_F8 - MMA_BF16, // further on
-    N_KERNEL = MMA_BF16 + 2 * MMA_PAIR
+    // The same of bfloat16 by wgmma, in the order of hopper_size.
+    HOPPER_BF16 = MMA_BF16 + 2 * MMA_PAIR,
+    HOPPER_F8 = HOPPER_BF16 + N_HOPPER_SIZE,
+    N_KERNEL = HOPPER_F8 + N_HOPPER_SIZE
 };
 const gemm_kernel kernels[N_KERNEL] = {
     exact_of<exact_few>(),
@@ -86,6 +109,12 @@ const gemm_kernel kernels[N_KERNEL] = {
     mma_of<mma_wide_pair, f8_e4m3>(),
     mma_of<mma_middle_pair, f8_e4m3>(),
     mma_of<mma_large_pair, f8_e4m3>(),
+    hopper_of<hopper_narrow, bf16>(),
+    hopper_of<hopper_wide, bf16>(),
+    hopper_of<hopper_large, bf16>(),
+    hopper_of<hopper_narrow, f8_e4m3>(),
+    hopper_of<hopper_wide, f8_e4m3>(),
+    hopper_of<hopper_large, f8_e4m3>(),
 };
 
 // By what keeps the processors busy: few rows are bound by the reading of
@@ -109,6 +138,12 @@ kernel_number kernel_of(const queue &q, const weft_gemm &g)
     const bool is_mma = g.x_is_bf16 || g.x_as_pair;
     if (!is_mma || type == WEFT_F32 || type == WEFT_F16)
         return g.n_row <= 16 ? EXACT_FEW : EXACT_MANY;
+    if (hopper_takes(q.sm, g.x_is_bf16, type)) {
+        const hopper_size size =
+            hopper_size_of(g.n_row, g.w->n_out, 1, q.n_processors);
+        return static_cast<kernel_number>(
+            (type == WEFT_BF16 ? HOPPER_BF16 : HOPPER_F8) + size);
+    }
     return static_cast<kernel_number>((type == WEFT_BF16 ? MMA_BF16 : MMA_F8) +
                                       (g.x_is_bf16 ? 0 : int{MMA_PAIR}) +
                                       size_of(q, g));

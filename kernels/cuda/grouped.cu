@@ -15,6 +15,7 @@
 // A type may differ by expert, so the choice between the forms of gemm.cu is
 // made in the block; sums are the same as there.
 #include "kernels/cuda/gemm_exact.cuh"
+#include "kernels/cuda/gemm_hopper.cuh"
 #include "kernels/cuda/gemm_mma.cuh"
 #include "kernels/cuda/launch.h"
 
@@ -131,6 +132,30 @@ __global__ void __launch_bounds__(M::threads, 1) grouped_kernel(weft_grouped op)
         exact_tiles<M, E>(p, at, shared);
 }
 
+// The same by wgmma.
+template <class H, class E, bool BY_PAIR>
+__global__ void __launch_bounds__(H::threads, 1)
+    grouped_hopper_kernel(weft_grouped op)
+{
+    static_assert(H::threads == E::threads, "one block takes either form");
+#if WEFT_HOPPER
+    WEFT_SHARED_DYNAMIC(unsigned char, shared);
+    const expert_rows rows =
+        find_rows<BY_PAIR>(op, H::rows, static_cast<int32_t>(blockIdx.x));
+    if (rows.count == 0) return;
+    const product p = expert_product(op, rows);
+    const place at = {static_cast<int32_t>(blockIdx.y) * H::outs, rows.row};
+    if (p.dtype == WEFT_BF16)
+        hopper_tile<H, bf16>(p, at, shared);
+    else if (p.dtype == WEFT_F8_E4M3)
+        hopper_tile<H, f8_e4m3>(p, at, shared);
+    else
+        exact_tiles<H, E>(p, at, shared);
+#else
+    refuse_device();
+#endif
+}
+
 struct grouped_size {
     void (*by_pair)(weft_grouped);
     void (*by_tile)(weft_grouped);
@@ -160,6 +185,23 @@ const grouped_size sizes[N_MMA_SIZE] = {
     grouped_of<mma_large, exact_many>(),
 };
 
+template <class H, class E> constexpr grouped_size grouped_hopper_of()
+{
+    return {grouped_hopper_kernel<H, E, true>,
+            grouped_hopper_kernel<H, E, false>,
+            H::outs,
+            H::rows,
+            H::threads,
+            larger(E::bytes, H::bytes)};
+}
+
+// As hopper_size numbers them.
+const grouped_size hopper_sizes[N_HOPPER_SIZE] = {
+    grouped_hopper_of<hopper_narrow, exact_shape<32, 8, 1, 1, 64, 3>>(),
+    grouped_hopper_of<hopper_wide, exact_shape<32, 16, 1, 1, 64, 3>>(),
+    grouped_hopper_of<hopper_large, exact_shape<64, 64, 2, 4, 32, 3>>(),
+};
+
 // By the rows that an expert has in the mean, and for few pairs by how many
 // blocks there would be.
 mma_size size_of(const queue &q, const weft_grouped &op)
@@ -172,12 +214,23 @@ mma_size size_of(const queue &q, const weft_grouped &op)
     return mean < 24 ? MMA_WIDE : mean < 192 ? MMA_MIDDLE : MMA_LARGE;
 }
 
+// What type experts have is not known here, so the one that they may have
+// decides; of few pairs each may be an expert's.
+const grouped_size &grouped_size_of(const queue &q, const weft_grouped &op)
+{
+    if (!hopper_takes(q.sm, op.x_is_bf16, WEFT_BF16))
+        return sizes[size_of(q, op)];
+    const int64_t blocks = op.n_pairs < op.n_expert ? op.n_pairs : op.n_expert;
+    return hopper_sizes[hopper_size_of(tiles_of(op.n_pairs, op.n_expert),
+                                       op.n_out, blocks, q.n_processors)];
+}
+
 } // namespace
 
 void launch_grouped(queue *q, const weft_grouped *op)
 {
     if (op->n_pairs <= 0 || op->n_expert <= 0 || op->n_out <= 0) return;
-    const grouped_size &size = sizes[size_of(*q, *op)];
+    const grouped_size &size = grouped_size_of(*q, *op);
     const int32_t tiles = op->n_pairs / size.rows + op->n_expert;
     const bool by_pair = op->n_pairs <= tiles;
     const int32_t slots = by_pair ? op->n_pairs : tiles;

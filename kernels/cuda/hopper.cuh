@@ -27,6 +27,15 @@ namespace weft
 
 enum : int { WARPGROUP = 128 }; // threads, from a multiple of it
 
+#if !WEFT_HOPPER
+// In place of a body that is not compiled: who launches it here anyhow gets an
+// error and no numbers.
+__device__ __forceinline__ void refuse_device()
+{
+    __trap();
+}
+#endif
+
 // Byte `offset` of a tile, where the swizzle puts it.
 __host__ __device__ __forceinline__ uint32_t swizzled(uint32_t offset)
 {

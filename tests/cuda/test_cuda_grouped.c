@@ -2,6 +2,7 @@
  * in double, expert by expert; and each row has the bits that gemm gives it
  * alone. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "tests/cuda/products.h"
 
@@ -288,6 +289,31 @@ START_TEST(many_experts_are_found)
 }
 END_TEST
 
+/* The tiles of compute capability 9.0 (libweft_simt.so plays it): few rows and
+ * outputs, few rows, many; several rounds of the stages, whole and ragged. */
+START_TEST(hopper_takes_the_same)
+{
+    static const int32_t counts[][6] = {
+        {0, 1, 0, 3, 0, 1}, {9, 0, 17, 1, 0, 16}, {0, 64, 0, 150, 33, 0}};
+    static const int32_t sizes[][2] = {
+        {70, 1792}, {70, 200}, {140, 1552}, {140, 40}};
+    ck_assert_int_eq(setenv("WEFT_SIMT_SM", "90", 1), 0);
+    weft_kernel_check c = {.seed = (uint64_t)(26 + _i)};
+    const int32_t *const size = sizes[_i % 4];
+    for (int32_t i = 0; i < 2; i++) {
+        grouped_shape s =
+            shape_of(&c, counts[_i / 4], 6, size[0], size[1] + 3 * i);
+        s.n_type = 2;
+        s.types[i] = WEFT_BF16;
+        s.types[1 - i] = WEFT_F8_E4M3;
+        if (_i == 2) s.types[i] = WEFT_F16;
+        s.gather = i == 1;
+        if (i == 0) s.x_pad = 0;
+        run_and_check(&c, &s);
+    }
+}
+END_TEST
+
 START_TEST(no_pairs_is_no_work)
 {
     static const int32_t counts[3] = {0, 0, 0};
@@ -300,12 +326,18 @@ START_TEST(no_pairs_is_no_work)
 }
 END_TEST
 
+static void add(TCase *tests)
+{
+    tcase_add_test(tests, experts_have_their_rows);
+    tcase_add_test(tests, few_pairs_take_narrow_tiles);
+    tcase_add_test(tests, many_pairs_take_slots_by_tile);
+    tcase_add_test(tests, many_experts_are_found);
+    tcase_add_loop_test(tests, hopper_takes_the_same, 0, 12);
+    tcase_add_test(tests, no_pairs_is_no_work);
+}
+
 int main(void)
 {
     device_kit_need();
-    const TTest *const tests[] = {experts_have_their_rows,
-                                  few_pairs_take_narrow_tiles,
-                                  many_pairs_take_slots_by_tile,
-                                  many_experts_are_found, no_pairs_is_no_work};
-    return WEFT_SUITE_RUN("cuda_grouped", tests);
+    return weft_suite_run_added("cuda grouped", add);
 }

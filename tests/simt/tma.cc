@@ -67,7 +67,7 @@ struct waiting_bytes {
 
 enum : unsigned {
     BARRIERS_MAX = 256,
-    LOADS_MAX = 64,
+    LOADS_MAX = 1024,
     LOAD_BYTES_MAX = 64 << 10,
 };
 
@@ -87,7 +87,7 @@ unsigned n_loads;
 // Static, not from malloc: whoever switches lands a load, and would be blamed
 // for freeing what another thread wrote.
 unsigned char pool[LOADS_MAX][LOAD_BYTES_MAX];
-uint64_t pool_used;
+bool pool_used[LOADS_MAX];
 
 // Of the pool only the reading is told to ThreadSanitizer.
 void copy_in(unsigned char *to, const unsigned char *from, size_t bytes)
@@ -150,7 +150,7 @@ void land(const load &l)
     const site here = {"a landing load", 0};
     for (uint32_t i = 0; i < l.bytes; i += 16)
         memcpy(l.to + place(l, i), pool[l.data] + i, 16);
-    pool_used &= ~(1ULL << l.data);
+    pool_used[l.data] = false;
     *bytes_of(l.b, here) -= l.bytes;
     state s;
     memcpy(&s, l.b, sizeof s);
@@ -174,8 +174,9 @@ unsigned take_pool(uint32_t bytes, site at)
 {
     if (n_loads == LOADS_MAX || bytes > LOAD_BYTES_MAX)
         fail(at, "a load of %u bytes, %u loads under way", bytes, n_loads);
-    const unsigned i = static_cast<unsigned>(__builtin_ctzll(~pool_used));
-    pool_used |= 1ULL << i;
+    unsigned i = 0;
+    while (pool_used[i]) i++;
+    pool_used[i] = true;
     return i;
 }
 
