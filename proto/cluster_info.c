@@ -36,6 +36,7 @@ static Weft__V1__ClusterMember member_of(const weft_member_info *in)
     m.role = data_of(in->role);
     m.state = data_of(in->state);
     m.address = data_of(in->address);
+    m.device = data_of(in->device);
     m.experts = in->experts;
     m.incarnation = in->incarnation;
     if (in->group.set) {
@@ -160,6 +161,7 @@ static weft_member_info member_in(const Weft__V1__ClusterMember *m)
         .role = span_of(m->role),
         .state = span_of(m->state),
         .address = span_of(m->address),
+        .device = span_of(m->device),
         .group = {m->_group_case != 0, m->group},
         .stage = {m->_stage_case != 0, m->stage},
         .experts = m->experts,

@@ -129,6 +129,7 @@ typedef struct weft_load_info {
 
 typedef struct weft_member_info {
     weft_span id, role, state, address;
+    weft_span device;          /* of a shard */
     weft_opt_u32 group, stage; /* of layers */
     uint32_t experts;          /* (layer, expert) pairs */
     uint64_t incarnation;

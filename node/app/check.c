@@ -78,7 +78,8 @@ static json_t *plan_kv(const weft_model_config *config,
 static json_t *describe(const weft_options *options, const weft_opened *o,
                         const weft_engine_options *e,
                         const weft_kv_layout *layout,
-                        const weft_memory_plan *memory, json_t *ignored)
+                        const weft_memory_plan *memory, const char *device,
+                        json_t *ignored)
 {
     const weft_model_config *const c = &o->config;
     const weft_checkpoint_stats *const s =
@@ -113,9 +114,9 @@ static json_t *describe(const weft_options *options, const weft_opened *o,
                   "requests", (json_int_t)memory->requests_bytes, "reserve",
                   (json_int_t)memory->reserve_bytes, "available",
                   (json_int_t)memory->available_bytes, "peak", peak);
-    return json_pack("{s:b, s:o, s:o, s:o, s:o, s:O}", "ok", 1, "model", model,
-                     "tensors", tensors, "kv", plan_kv(c, e, layout), "memory",
-                     bytes, "ignored", ignored);
+    return json_pack("{s:b, s:o, s:o, s:o, s:o, s:s, s:O}", "ok", 1, "model",
+                     model, "tensors", tensors, "kv", plan_kv(c, e, layout),
+                     "memory", bytes, "device", device, "ignored", ignored);
 }
 
 static json_int_t number(json_t *object, const char *key)
@@ -184,6 +185,8 @@ static void print_text(json_t *report)
            gib(number(memory, "requests")), gib(number(memory, "loading")),
            gib(number(memory, "peak")), gib(number(memory, "available")),
            gib(number(memory, "reserve")));
+    printf("device    %s\n",
+           json_string_value(json_object_get(report, "device")));
     size_t i = 0;
     json_t *entry = NULL;
     json_array_foreach(json_object_get(report, "ignored"), i, entry)
@@ -207,6 +210,7 @@ static weft_status examine(const weft_options *options, json_t *ignored,
     weft_kv_layout layout = {0};
     weft_memory_plan memory = {0};
     weft_kv_pool *pool = NULL;
+    char device[WEFT_IDENTITY_BYTES];
     *doing_out = WEFT_DOING_LOAD;
     WEFT_TRY(weft_model_open(options->model, options->profile, remember, &r, &o,
                              err));
@@ -214,6 +218,7 @@ static weft_status examine(const weft_options *options, json_t *ignored,
     weft_status st = weft_model_engine_options(options, &o.config, &e, err);
     if (st == WEFT_OK) st = weft_backend_open(options, &backend, err);
     weft_backend_apply(&backend, &e);
+    weft_backend_device(&backend, device, sizeof device);
     if (st == WEFT_OK)
         st = weft_checkpoint_set_memory(o.checkpoint, &backend.memory, err);
     if (st == WEFT_OK) st = weft_engine_kv_layout(&o.config, &e, &layout, err);
@@ -232,7 +237,8 @@ static weft_status examine(const weft_options *options, json_t *ignored,
     if (st == WEFT_OK)
         st = weft_kv_pool_create(&layout, memory.kv_bytes, &pool, err);
     if (st == WEFT_OK)
-        *report_out = describe(options, &o, &e, &layout, &memory, ignored);
+        *report_out =
+            describe(options, &o, &e, &layout, &memory, device, ignored);
     if (st == WEFT_OK && *report_out == NULL)
         st = WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED, "report: out of memory");
     weft_kv_pool_destroy(pool);

@@ -161,6 +161,7 @@ static weft_status tell_member(weft_arena *arena, const weft_member *m,
     WEFT_TRY(copy(arena, m->id, &out->id, err));
     WEFT_TRY(copy(arena, weft_role_name(m->role), &out->role, err));
     WEFT_TRY(copy(arena, weft_member_state_name(m->state), &out->state, err));
+    WEFT_TRY(copy(arena, m->device, &out->device, err));
     return copy(arena, m->address, &out->address, err);
 }
 

@@ -73,6 +73,7 @@ static json_t *json_member(const weft_member_info *m)
                 put(told, "role", text_of(m->role)) &&
                 put(told, "state", text_of(m->state)) &&
                 put(told, "address", text_of(m->address)) &&
+                put(told, "device", text_of(m->device)) &&
                 put(told, "experts", number(m->experts)) &&
                 put(told, "incarnation", number(m->incarnation));
     if (m->group.set) done = done && put(told, "group", number(m->group.value));
@@ -217,6 +218,8 @@ static void print_member(const weft_member_info *m)
                      m->stage.value);
     if (m->experts > 0) (void)printf("%" PRIu32 " experts  ", m->experts);
     print_word(m->address, 0);
+    if (m->device.n > 0) (void)fputs("  ", stdout);
+    print_word(m->device, 0);
     (void)fputc('\n', stdout);
 }
 

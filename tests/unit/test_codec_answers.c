@@ -114,6 +114,7 @@ START_TEST(a_cluster_arrives_as_it_was)
          .role = text("layers"),
          .state = text("joining"),
          .address = text("127.0.0.1:1"),
+         .device = text("cuda:0 A"),
          .group = {true, 0},
          .stage = {true, 1},
          .incarnation = UINT64_MAX},
@@ -152,6 +153,7 @@ START_TEST(a_cluster_arrives_as_it_was)
     const weft_member_info *const m = out.members;
     ck_span(m[0].id, "layers-0-1", 10);
     ck_span(m[0].state, "joining", 7);
+    ck_span(m[0].device, "cuda:0 A", 8);
     ck_assert(m[0].group.set && m[0].group.value == 0 && m[0].stage.set &&
               m[0].stage.value == 1 && m[0].incarnation == UINT64_MAX);
     ck_assert(!m[1].group.set && !m[1].stage.set && m[1].experts == 5);

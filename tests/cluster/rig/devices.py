@@ -1,10 +1,10 @@
 """Clusters whose shards compute on a device. `simt` is the CUDA sources on a CPU, so what is here is the whole way of a token, but for the chip."""
 import signal
-import time
 
 from lib import web
 from lib.case import Fail, Skip, equal, expect
 
+from cases.invariance import answer, same
 from rig.cluster import Load, Rig, known_answers
 from rig.scenarios import end, others_live, until
 
@@ -75,6 +75,11 @@ def simt_kill_expert(context, rng, size):
     rig = DeviceRig(context, rng, experts=3, replicas=2, streams=4)
     load = Load(rig)
     load.settle()
+    told = {m["id"]: m["device"] for m in rig.status()["members"] if m["role"] != "router"}
+    equal(set(told.values()), {"simt:0 emulated device"}, f"devices of the members {sorted(told)}")
+    for shard in rig.shards.values():
+        expect('weft_backend_info{device="simt:0 emulated device",identity="simt-1.sm80.bf16"} 1' in web.get(shard.http, "/metrics")[1],
+               f"/metrics of {shard.name()} does not say what computes")
     for _ in range(2 if size == "short" else 20):
         kill_an_expert_shard(rig, load)
     end(rig, load, "expert shards on simt killed")
@@ -163,11 +168,9 @@ def simt_layer_device_fails(context, rng, size):
 @scenario(120)
 def simt_inside(context, rng, size):
     """`weft serve --backend simt` with stages and expert shards inside answers as without; a device that fails is told, and nothing hangs."""
-    rig = None
     model = DeviceRig.choose_model(None, context)
     flags = ("--backend", "simt", *STEP)
     todo, wanted = known_answers(context, model, 4, (14, 6, 20, 9), "--backend", "simt", "--profile", "bf16", *STEP)
-    from cases.invariance import answer, same
     served = context.serve(model, *flags, "--stages", "2", "--expert-shards", "2")
     for i, request in enumerate(todo):
         same(answer(served.generate(timeout=60, **request).need(f"stream {i}")), wanted[i], f"stream {i}, two stages and two expert shards inside")
