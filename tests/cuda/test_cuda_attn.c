@@ -242,6 +242,7 @@ START_TEST(sizes_of_models)
     s.scale = 0.1f;
     add_row(&s, 0, 36, 0, 0);
     add_row(&s, 0, 300, 290, 0);
+    add_row(&s, 1, 3, 4, 0); /* none */
     char what[80];
     (void)snprintf(what, sizeof what, "sm_%s, %d heads of %d, %d", sizes[_i].sm,
                    s.n_head, s.width, s.value_width);
