@@ -7,8 +7,10 @@
 #include "node/base/clock.h"
 #include "node/base/mem.h"
 #include "shard/expert/body.h"
+#include "shard/link/near_internal.h"
 #include "tests/support/expect.h"
 #include "tests/support/harness.h"
+#include "tests/support/link_kit.h"
 
 enum { MAX_ROWS = 64, LINKS_MAX = 8 };
 
@@ -119,6 +121,8 @@ pool *pool_open(const char *dir, weft_profile profile,
     p->pulse = options->pulse;
     p->profile = profile;
     if (options->memory != NULL) p->memory = *options->memory;
+    p->near = options->near;
+    p->near_there = options->near_there;
     OK(weft_model_config_read(dir, NULL, NULL, &p->config, &err));
     p->hello = hello_of(p, WEFT_ROLE_LAYERS, "layers");
     for (int32_t i = 0; i < p->n; i++) {
@@ -228,9 +232,15 @@ static void hear_routed(void *arg, int32_t layer, const int32_t *experts,
 
 void pool_connect(pool *p, weft_exchange *exchange, int32_t shard)
 {
-    const weft_link_options a = pool_asker_link(p), b = pool_server_link(p);
+    weft_link_options a = pool_asker_link(p), b = pool_server_link(p);
     weft_link *here = NULL, *there = NULL;
-    OK(weft_link_create_local(&a, &b, &here, &there, &err));
+    a.near = p->near;
+    b.near = p->near_there;
+    kit_open(p->near == NULL ? KIT_LOCAL : KIT_TCP, &a, &b, &here, &there);
+    if (p->near != NULL) {
+        weft_near_attach(here, true);
+        weft_near_attach(there, false);
+    }
     OK(weft_expert_server_add_link(p->shards[shard].server, there, &err));
     OK(weft_exchange_add_link(exchange, &p->shards[shard].peer, here, &err));
 }

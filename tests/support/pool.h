@@ -9,6 +9,7 @@
 #include "shard/expert/exchange.h"
 #include "shard/expert/server.h"
 #include "shard/link/dial.h"
+#include "shard/link/near.h"
 #include "tests/support/split.h"
 
 enum { POOL_SHARDS_MAX = 8, POOL_IDS = 23 };
@@ -29,6 +30,7 @@ typedef struct pool {
     weft_hello hello; /* of the layer shard */
     weft_profile profile;
     weft_memory memory; /* of the shards' experts */
+    weft_near *near, *near_there;
     int32_t n;
     pool_shard shards[POOL_SHARDS_MAX];
     weft_pulse *pulse; /* NULL unless made by the test before pool_open */
@@ -39,6 +41,9 @@ typedef struct pool_options {
     bool tcp;
     bool holds_all;            /* every shard holds every expert */
     const weft_memory *memory; /* NULL: the host's; else the caller is bound */
+    /* Of the exchange's device and of the shards': links over TCP that try to
+     * become near (shard/link/near.h), in place of local ones. NULL: none. */
+    weft_near *near, *near_there;
     weft_pulse *pulse;
 } pool_options;
 
@@ -67,7 +72,7 @@ typedef struct pool_heard {
     bool in_step; /* the test says so; a switch in there is a failure */
 } pool_heard;
 
-/* Local links to all running shards; the watch fills *heard. `base` may set
+/* Links to all running shards; the watch fills *heard. `base` may set
  * group, silence_ns, answer_ns, pulse, peers; may be NULL. */
 weft_exchange *pool_exchange(pool *p, const weft_exchange_options *base,
                              pool_heard *heard);

@@ -87,12 +87,18 @@ static int32_t size_of(uint64_t step)
     return (int32_t)(1 + step * 7919 % NEAR_KIT_ROWS_MAX);
 }
 
+static int32_t width_of(uint64_t step)
+{
+    return (int32_t)(1 + step * 31 % NEAR_KIT_WIDTH_MAX);
+}
+
 static void pour(flow *f, uint64_t n_max)
 {
     weft_err told = {0};
     while (f->sent < n_max) {
-        const weft_status st = near_kit_send(
-            f->link, f->sent + 1, size_of(f->sent + 1), 11, false, &told);
+        const weft_status st =
+            near_kit_send(f->link, f->sent + 1, size_of(f->sent + 1),
+                          width_of(f->sent + 1), false, &told);
         ck_assert_msg(st == WEFT_OK || st == WEFT_RESOURCE_EXHAUSTED, "%s",
                       told.text);
         if (st == WEFT_OK) {
@@ -113,7 +119,7 @@ static void drink(flow *f, int32_t n)
         OK(weft_link_recv(f->link, &got, &is, &err));
         if (!is) continue;
         f->came++;
-        near_kit_check(&got, f->came, size_of(f->came), 11);
+        near_kit_check(&got, f->came, size_of(f->came), width_of(f->came));
     }
 }
 
