@@ -25,7 +25,7 @@ def scenario(limit):
 class DeviceRig(Rig):
     """A rig whose shards, but for those that a scenario starts otherwise, compute on `backend`; so does the one process that knows the answers."""
 
-    backend, profile = "simt", "bf16"
+    backend, profile, rows = "simt", "bf16", "tcp"
 
     def choose_model(self, context):
         for model in context.models:
@@ -41,10 +41,20 @@ class DeviceRig(Rig):
 
     def layer(self, group=0, stage=0, env=None):
         return self.shard(f"layers-{group}-{stage}", "--role", "layers", "--group", group, "--stage", stage, "--stages", self.stages,
-                          *self.computes(), *STEP, "--http", "127.0.0.1:0", env=env)
+                          *self.computes(), *STEP, "--link-rows", self.rows, "--http", "127.0.0.1:0", env=env)
 
     def expert(self, number, env=None):
-        return self.shard(f"experts-{number}", "--role", "experts", *self.computes(), "--http", "127.0.0.1:0", env=env)
+        return self.shard(f"experts-{number}", "--role", "experts", *self.computes(), "--link-rows", self.rows, "--http", "127.0.0.1:0", env=env)
+
+    def near_links(self):
+        """Of each shard: links whose rows go from device to device."""
+        return {name: web.total(web.metrics(shard.http), "weft_near_links") for name, shard in self.shards.items() if shard.alive}
+
+
+class NearRig(DeviceRig):
+    """The same with rows from device to device."""
+
+    rows = "auto"
 
 
 def ends_with(shard, code, limit, what):
@@ -83,6 +93,29 @@ def simt_kill_expert(context, rng, size):
     for _ in range(2 if size == "short" else 20):
         kill_an_expert_shard(rig, load)
     end(rig, load, "expert shards on simt killed")
+    return f"{load.done} streams, stall {load.worst:.2f} s"
+
+
+@scenario(240)
+def simt_near_rows(context, rng, size):
+    """Rows from device to device: the same bytes; SIGKILL of an expert shard, then a device that fails while rows are on their way: nothing is lost."""
+    rig = NearRig(context, rng, experts=3, replicas=2, streams=4)
+    load = Load(rig)
+    load.settle()
+    near = {"layers-0-0": 3, "experts-0": 1, "experts-1": 1, "experts-2": 1}
+    expect(until(lambda: rig.near_links() == near, 20), f"links with near rows: {rig.near_links()}, expected {near}")
+    victim = kill_an_expert_shard(rig, load)
+    expect(until(lambda: rig.near_links() == near, 20), f"links with near rows after {victim} came back: {rig.near_links()}, expected {near}")
+    rig.shards["experts-1"].kill()
+    rig.wait(experts=2)
+    with load.disturbed("after a device failed with rows on their way") as fault:
+        ends_with(rig.expert(1, env={"WEFT_SIMT_FAULT": f"async:{rng.randrange(50, 400)}"}), RESOURCE, 60, "an expert shard whose device failed")
+        rig.wait(experts=2)
+        load.settle(2)
+        fault.over()
+        rig.expert(1).wait_ready(60)
+        rig.wait(experts=3)
+    end(rig, load, "near rows")
     return f"{load.done} streams, stall {load.worst:.2f} s"
 
 
