@@ -1,14 +1,16 @@
 // attn.cu - latent attention: which form runs, and how the work is cut.
 //
-// Two forms. Exact: fp32 arithmetic, any size; of the profile `exact` and of
+// Three forms. Exact: fp32 arithmetic, any size; of the profile `exact` and of
 // fp32 caches. Tensor: bfloat16 products, of rounded results over a bfloat16
-// cache (q then holds bfloat16 values). Which one runs, and its shape, depends
-// on the model and the device, never on the batch.
+// cache (q then holds bfloat16 values). Hopper: the same, of many heads on
+// compute capability 9.0. Which one runs, and its shape, depends on the model
+// and the device, never on the batch.
 //
 // Two cuts. A step with enough rows to fill the device gives a block all keys
 // of its heads, which needs no scratch; else every split of 256 keys is a block
 // and a second kernel folds them. Both give the same bits.
 #include "kernels/cuda/attn_exact.cuh"
+#include "kernels/cuda/attn_hopper.h"
 #include "kernels/cuda/attn_tensor.cuh"
 #include "kernels/cuda/launch.h"
 
@@ -18,23 +20,17 @@ namespace weft
 namespace
 {
 
-// A kernel, and what it is to be launched with.
-struct attn_form {
-    void (*kernel)(const attn_work);
-    int32_t heads; // of a block
-    int32_t shared_bytes;
-};
-
 attn_form exact_form(weft_dtype cache)
 {
     const int32_t bytes = static_cast<int32_t>(sizeof(exact_shared));
-    if (cache == WEFT_BF16) return {attn_exact<bf16>, EXACT_HEADS, bytes};
-    return {attn_exact<float>, EXACT_HEADS, bytes};
+    if (cache == WEFT_BF16)
+        return {attn_exact<bf16>, EXACT_HEADS, bytes, ATTN_THREADS, 1};
+    return {attn_exact<float>, EXACT_HEADS, bytes, ATTN_THREADS, 1};
 }
 
 template <class S> attn_form tensor_form()
 {
-    return {attn_tensor<S>, S::M, S::BYTES};
+    return {attn_tensor<S>, S::M, S::BYTES, ATTN_THREADS, 1};
 }
 
 // Width (padded), values, heads / 16, keys of a tile, and whether q is held.
@@ -56,6 +52,9 @@ attn_form choose_form(const queue *q, const weft_attn *op)
     const int32_t room = tensor_room(q->sm), heads = op->n_head;
     if (op->round != WEFT_ROUND_BF16 || op->kv.dtype != WEFT_BF16)
         return exact_form(op->kv.dtype);
+    const attn_hopper_size hopper =
+        attn_hopper_size_of(q->sm, heads, width, values);
+    if (hopper != ATTN_HOPPER_NONE) return attn_hopper_form(hopper);
     if (width <= 128 && values <= 128) return tensor_form<small_16>();
     if (width <= 576 && values <= 512) {
         if (heads <= 16) return tensor_form<full_16>();
@@ -87,7 +86,9 @@ void launch_whole(queue *q, const attn_form &form, attn_work work)
                             static_cast<uint32_t>(work.n_head_block);
     const uint32_t splits =
         work.acc != nullptr ? static_cast<uint32_t>(work.n_split) : 1;
-    WEFT_LAUNCH(form.kernel, dim3(blocks, splits), dim3(ATTN_THREADS),
+    WEFT_LAUNCH(form.kernel,
+                dim3(blocks, splits, static_cast<uint32_t>(form.parts)),
+                dim3(static_cast<uint32_t>(form.threads)),
                 static_cast<size_t>(form.shared_bytes), q->stream, work);
     note(q, "attn");
 }
@@ -129,7 +130,8 @@ void launch_attn(queue *q, const weft_attn *op)
     work.op = *op;
     work.n_split = (op->n_keys_max + ATTN_SPLIT - 1) / ATTN_SPLIT;
     work.n_head_block = (op->n_head + form.heads - 1) / form.heads;
-    const int64_t blocks = static_cast<int64_t>(op->n_row) * work.n_head_block;
+    const int64_t blocks =
+        static_cast<int64_t>(op->n_row) * work.n_head_block * form.parts;
     // Two blocks a processor keep it busy enough.
     const int64_t enough = 2 * static_cast<int64_t>(q->n_processors);
     // The grid has at most 65535 splits.

@@ -230,7 +230,8 @@ static const struct {
     {"90", 576, 512, 66},   {"86", 576, 512, 34},   {"80", 1088, 1024, 5},
     {"80", 1088, 1024, 18}, {"90", 1088, 1024, 33}, {"86", 1088, 1024, 17},
     {"90", 560, 500, 35},   {"90", 200, 150, 20},   {"86", 700, 600, 3},
-    {"90", 1100, 1040, 2},
+    {"90", 1100, 1040, 2},  {"100", 576, 512, 66},  {"100", 1088, 1024, 33},
+    {"90", 573, 511, 40},   {"90", 700, 600, 34},   {"90", 1085, 1023, 65},
 };
 enum { N_SIZE = sizeof sizes / sizeof sizes[0] };
 
@@ -272,6 +273,39 @@ START_TEST(splits_of_models)
 }
 END_TEST
 
+/* The kernels of compute capability 9.0 at the ends of tiles, splits, windows
+ * and pages: in scratch and whole, wherever rows lie. */
+START_TEST(hopper_at_edges)
+{
+    ck_assert_int_eq(setenv("WEFT_SIMT_SM", "90", 1), 0);
+    struct attn_scene s =
+        scene_of(3, 33, _i == 0 ? 576 : 1088, _i == 0 ? 512 : 1024);
+    s.scale = 0.1f;
+    add_row(&s, 0, 256, 0, 0);
+    add_row(&s, 1, 3, 4, 0); /* none */
+    add_row(&s, 0, 255, 0, 0);
+    add_row(&s, 1, 62, 0, 0);
+    add_row(&s, 0, 300, 37, 0);
+    add_row(&s, 0, 300, 37, 1); /* the same as a list */
+    s.rows[5].tag = s.rows[4].tag;
+    float *const whole = attn_on_device(&s);
+    attn_assert_exact(&s, whole, "at edges");
+    assert_same(&s, whole, 4, whole, 5, "window and list");
+    struct attn_scene alone = s;
+    alone.n_row = 1;
+    float *const got = attn_on_device(&alone);
+    assert_same(&s, got, 0, whole, 0, "alone");
+    weft_mem_free(got);
+    s.page_seed = 99;
+    s.page_tokens = 5;
+    check_same(&s, whole, "other pages");
+    s.row_pad = 3;
+    s.n_keys_max = 3000;
+    check_same(&s, whole, "rows that are not aligned, room for more keys");
+    weft_mem_free(whole);
+}
+END_TEST
+
 START_TEST(no_rows_is_nothing)
 {
     const weft_device_api *const api = device_kit_open();
@@ -294,6 +328,7 @@ static void add(TCase *tests)
     tcase_add_loop_test(tests, scores_far_apart, 0, N_FORM);
     tcase_add_loop_test(tests, sizes_of_models, 0, N_SIZE);
     tcase_add_loop_test(tests, splits_of_models, 0, 2);
+    tcase_add_loop_test(tests, hopper_at_edges, 0, 2);
     tcase_add_test(tests, no_rows_is_nothing);
 }
 
