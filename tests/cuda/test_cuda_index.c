@@ -232,14 +232,14 @@ static shape shape_of(int32_t i)
 {
     static const int32_t lengths[] = {1, 17, 63, 64, 65, 130, 200, 97, 33};
     static const int32_t dims[] = {8, 40, 1, 24, 128, 17, 130, 64};
-    static const int32_t heads[] = {1, 3, 8, 9, 2, 17, 64, 5, 70, 16};
+    static const int32_t heads[] = {1, 3, 8, 9, 2, 17, 64, 5, 70, 16, 33};
     static const int32_t tops[] = {7, 1, 16, 64, 31};
     static const int32_t pages[] = {16, 1, 3, 64};
     return (shape){.dtype = i % 2 == 0 ? WEFT_BF16 : WEFT_F32,
                    .n_tokens = lengths[i % 9],
                    .page_tokens = pages[i % 4],
                    .dim = dims[i / 2 % 8],
-                   .n_head = heads[i % 10],
+                   .n_head = heads[i % 11],
                    .top_k = tops[i % 5],
                    .n_row = 1 + i % 7};
 }
