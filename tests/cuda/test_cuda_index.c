@@ -257,6 +257,23 @@ START_TEST(fp32_is_the_reference)
 }
 END_TEST
 
+/* Key 5 is 2^-24 above zero, if the second product is not rounded. */
+START_TEST(products_are_fused)
+{
+    const shape s = {WEFT_F32, 9, 4, 32, 1, 1, 1, true, false};
+    const float q[32] = {-1.0f, [16] = 0x1.001p0f}, one = 1.0f;
+    const float key[32] = {0x1.002p0f, [16] = 0x1.001p0f};
+    bench b;
+    make_bench(&b, 300, &s);
+    memcpy((float *)(uintptr_t)b.op.q, q, sizeof q);
+    memcpy((float *)(uintptr_t)b.op.w, &one, sizeof one);
+    for (int32_t i = 0; i < 9 * 32; i++)
+        set_key(&b, i / 32, i % 32, i / 32 == 5 ? key[i % 32] : 0.0f);
+    assert_as_reference(&b, &s);
+    free_bench(&b);
+}
+END_TEST
+
 /* Two heads in a row cancel exactly, and what is added between them is lost: so
  * a score shows the order of heads. */
 static void cancel_heads(bench *b)
@@ -571,6 +588,7 @@ int main(void)
 {
     device_kit_need();
     const TTest *const tests[] = {fp32_is_the_reference,
+                                  products_are_fused,
                                   matrix_units_are_exact_on_whole_numbers,
                                   matrix_units_take_the_best,
                                   order_is_that_of_all_numbers,
