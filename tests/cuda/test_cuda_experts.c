@@ -327,23 +327,23 @@ static void hear_failure(void *arg, const weft_err *why)
     atomic_fetch_add(&f->n, 1);
 }
 
-static weft_status wait_for_end(weft_link *link, weft_err *err)
+static weft_status wait_for_end(weft_link *link, weft_err *why)
 {
     const uint64_t deadline = weft_clock_now_ns() + UINT64_C(20000000000);
-    weft_status st = WEFT_OK;
+    weft_status ended = WEFT_OK;
     weft_poller *poller = NULL;
     weft_frame frame;
     bool got = false;
     OK(weft_poller_create(&poller, &err));
     OK(weft_poller_add(poller, link, &err));
     for (;;) {
-        st = weft_link_recv(link, &frame, &got, err);
-        if (st != WEFT_OK || weft_clock_now_ns() > deadline) break;
+        ended = weft_link_recv(link, &frame, &got, why);
+        if (ended != WEFT_OK || weft_clock_now_ns() > deadline) break;
         if (!got) weft_poller_wait(poller, deadline, 0);
     }
     weft_poller_remove(poller, link);
     weft_poller_destroy(poller);
-    return st;
+    return ended;
 }
 
 START_TEST(a_device_that_fails_ends_all_links_and_no_more)
