@@ -25,7 +25,7 @@ import tempfile
 
 LOCAL = ("LDL", "STL")
 # A kernel that has none of these changes nothing: its body was left out.
-STORES = ("STG", "ST", "RED", "REDG", "ATOM", "ATOMG", "UTMASTG", "UBLKCP")
+STORES = ("STG", "ST", "RED", "REDG", "ATOM", "ATOMG", "UTMASTG")
 LINE = re.compile(
     r"^\.text\.(\S+):$|/\*[0-9a-f]+\*/[ {]+(?:@!?U?P\w+ +)?([A-Z][A-Z0-9_]*)", re.MULTILINE
 )
