@@ -88,6 +88,17 @@ void comm_kit_join(comm_end *end, const unsigned char *id, int32_t n_ranks,
                   err.text);
 }
 
+void comm_kit_expect_broken(weft_comm *comm, const char *word)
+{
+    weft_err err = {0};
+    ck_assert_int_eq(comm_kit_wait(comm, &err), WEFT_COMM_BROKEN);
+    ck_assert_msg(strstr(err.text, word) != NULL, "\"%s\" lacks \"%s\"",
+                  err.text, word);
+    ck_assert(strncmp(err.text, "comm test: ", 11) == 0);
+    ck_assert(strchr(err.text, '\n') == NULL);
+    ck_assert_int_eq(err.status, WEFT_UNAVAILABLE);
+}
+
 void comm_kit_wait_done(weft_comm *comm, uint64_t mark)
 {
     const uint64_t begun = weft_clock_now_ns();
