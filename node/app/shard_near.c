@@ -5,9 +5,9 @@
 #include "node/base/log.h"
 #include "shard/expert/body.h"
 
-enum { LINKS_MAX = 1024 };
-/* Of the device's memory: enough for some fifty peers of a large model on a
- * large device, and little beside weights and KV pages. */
+/* Each has two comms. */
+enum { LINKS_MAX = WEFT_COMM_DEVICE_MAX / 2 };
+/* Of the device's memory: little beside weights and KV pages. */
 enum { SHARE = 32 };
 
 static int32_t links_max(const weft_backend *backend,

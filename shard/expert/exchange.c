@@ -76,8 +76,7 @@ weft_status weft_exchange_create(const weft_exchange_options *options,
     if (!ok)
         st = WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                        "exchange: no memory for %d rows", options->max_rows);
-    for (int32_t i = 0; i < WEFT_STEP_LANES && st == WEFT_OK; i++)
-        st = weft_exchange_near_create(ex, &ex->lanes[i], err);
+    if (st == WEFT_OK) st = weft_exchange_near_create(ex, err);
     if (st == WEFT_OK) st = weft_poller_create(&ex->poller, err);
     if (st != WEFT_OK) {
         weft_exchange_destroy(ex);
@@ -93,13 +92,13 @@ void weft_exchange_destroy(weft_exchange *ex)
     ex->options.peers = NULL; /* gone, or about to go */
     for (int32_t s = 0; s < ex->n_slots; s++) weft_exchange_close_link(ex, s);
     weft_poller_destroy(ex->poller);
+    weft_exchange_near_destroy(ex);
     for (int32_t i = 0; i < ex->n_held; i++)
         weft_expert_map_release(ex->held[i].map);
     for (int32_t i = 0; i < ex->n_inbox; i++)
         weft_expert_map_release(ex->inbox[i]);
     for (int32_t i = 0; i < WEFT_STEP_LANES; i++) {
         weft_exchange_lane *const lane = &ex->lanes[i];
-        weft_exchange_near_destroy(ex, lane);
         weft_mem_free(lane->order);
         weft_mem_free(lane->piece_of);
         weft_mem_free(lane->rows);
@@ -329,6 +328,7 @@ weft_experts weft_exchange_experts(weft_exchange *ex)
         .begin = begin,
         .is_near = is_near,
         .idle = idle,
+        .on_device = ex->on_device,
         .arg = ex,
     };
 }

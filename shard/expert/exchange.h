@@ -30,11 +30,12 @@
  * connected owns) is suspected too when its link breaks while it owes nothing,
  * or when it cannot be reached for a second.
  *
- * On a device (`memory`) rows need not pass through the host: where each peer
- * that could be asked in the epoch has near rows (shard/link/near.h), begin
- * settles that all rows of the step go that way; a single one that has none,
- * and they go through the host, all of them. A link that breaks in a near step
- * is like any other: who else owns the experts has near rows, too.
+ * On a device (`memory`) rows need not pass through the host: what is asked of
+ * a peer with near rows (shard/link/near.h) goes there and comes back from
+ * device to device, what is asked of others through the host. Where all who
+ * could be asked in the epoch have near rows, begin settles that the host's
+ * copy of a step's rows is not needed at all: nobody else can be asked before
+ * the next begin.
  *
  * Threads: create and destroy by one; set_map by any; all of weft_experts by
  * the thread that computes.
@@ -83,9 +84,10 @@ typedef struct weft_exchange_options {
      * 0: 120 s. */
     uint64_t answer_ns;
     /* Of the ops that compute the steps; borrowed. NULL, or the host's: rows
-     * are never near. Links that can have near rows have `near` in their
-     * options, made for weft_answer_limits in and weft_dispatch_limits out. The
-     * thread that computes is bound to the device. */
+     * are never near, and results are the host's. Links that can have near rows
+     * have `near` in their options, made for weft_answer_limits in and
+     * weft_dispatch_limits out. The thread that computes is bound to the
+     * device. */
     const weft_memory *memory;
     weft_exchange_watch watch;
 } weft_exchange_options;

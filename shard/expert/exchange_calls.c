@@ -53,7 +53,7 @@ static int32_t lay_out(weft_exchange *ex, weft_exchange_lane *lane,
     for (int32_t i = piece->first; i < piece->end; i++) {
         const int32_t pair = lane->order[i];
         const int32_t row = pair / call->top_k;
-        if (row != last && ex->is_near)
+        if (row != last && piece->is_near)
             lane->x_rows[piece->first + n_rows++] = row;
         else if (row != last)
             lane->rows[piece->first + n_rows++] =
@@ -93,9 +93,9 @@ static bool send_piece(weft_exchange *ex, weft_exchange_lane *lane,
     };
     weft_err err = {0};
     const weft_status st =
-        ex->is_near ? weft_exchange_near_send(ex, lane, piece, &frame, &err)
-                    : weft_link_send(slot->link, &frame,
-                                     &lane->rows[piece->first], &err);
+        piece->is_near ? weft_exchange_near_send(ex, lane, piece, &frame, &err)
+                       : weft_link_send(slot->link, &frame,
+                                        &lane->rows[piece->first], &err);
     if (st == WEFT_RESOURCE_EXHAUSTED) return false;
     if (st != WEFT_OK) {
         weft_exchange_break(ex, piece->slot, false, err.text);
@@ -135,6 +135,9 @@ static void add_piece(weft_exchange *ex, weft_exchange_lane *lane, int32_t s,
         .first = first,
         .end = end,
         .n_missing = end - first,
+        /* In a near step the host has no rows, whatever a link has become. */
+        .is_near = ex->is_near ||
+                   (ex->on_device && weft_link_is_near(ex->slots[s].link)),
     };
     for (int32_t i = first; i < end; i++) lane->piece_of[lane->order[i]] = p;
     weft_exchange_slot *const slot = &ex->slots[s];
@@ -298,7 +301,7 @@ static void take_answer(weft_exchange *ex, weft_exchange_lane *lane,
         weft_exchange_break(ex, piece->slot, false, err.text);
         return;
     }
-    if (frame->is_near != ex->is_near) {
+    if (frame->is_near != piece->is_near) {
         ex->n_garbage++;
         weft_exchange_break(ex, piece->slot, false,
                             "ANSWER whose rows came another way than asked");
@@ -311,7 +314,7 @@ static void take_answer(weft_exchange *ex, weft_exchange_lane *lane,
                             "ANSWER to pairs that were not asked");
         return;
     }
-    if (ex->is_near)
+    if (ex->on_device)
         weft_exchange_near_place(ex, lane, frame, pairs);
     else
         place(ex, lane, frame, pairs);
@@ -417,7 +420,7 @@ static void ask_again(weft_exchange *ex, weft_exchange_lane *lane)
             if (lane->piece_of[lane->order[i]] == p)
                 lane->order[end++] = lane->order[i];
         set_piece_over(ex, lane, piece);
-        if (ex->is_near && !weft_exchange_near_sync(ex)) {
+        if (ex->on_device && !weft_exchange_near_sync(ex)) {
             fail_step(ex, ex->ops_err.text);
             return;
         }

@@ -67,7 +67,8 @@ typedef struct weft_exchange_piece {
     int32_t slot;
     int32_t first, end; /* its pairs are order[first, end) */
     int32_t n_missing;
-    bool is_put; /* its list of rows is on its way to the device */
+    bool is_near; /* its rows stay on the device */
+    bool is_put;  /* its list of rows is on its way there */
 } weft_exchange_piece;
 
 typedef struct weft_exchange_owed {
@@ -123,7 +124,10 @@ struct weft_exchange {
     uint64_t step;
     uint32_t attempt;
     bool step_failed; /* until the next begin */
-    bool is_near;     /* rows of the step stay on the device */
+    bool on_device;   /* results are put there */
+    bool is_near;     /* all rows of the step stay there */
+    float *answer;    /* device: [ANSWER_ROWS_MAX, hidden]; rows of the host on
+                         their way to their places */
     weft_err ops_err; /* of a sync; status OK: none failed */
     char failed_why[WEFT_EXCHANGE_WHY_BYTES];
     bool dirty;         /* something is noted for repair */
@@ -198,11 +202,10 @@ void weft_exchange_judge(weft_exchange *ex, int32_t s, uint64_t now_ns,
 
 /* -- exchange_near.c ------------------------------------------------------ */
 
-/* The lists of a lane; nothing where there is no device. */
+/* What all this needs; nothing where there is no device. */
 WEFT_MUST_CHECK weft_status weft_exchange_near_create(weft_exchange *ex,
-                                                      weft_exchange_lane *lane,
                                                       weft_err *err);
-void weft_exchange_near_destroy(weft_exchange *ex, weft_exchange_lane *lane);
+void weft_exchange_near_destroy(weft_exchange *ex);
 /* Whether all who could be asked by the map have near rows. */
 bool weft_exchange_near_can(const weft_exchange *ex,
                             const weft_exchange_held *held);
@@ -213,7 +216,8 @@ WEFT_MUST_CHECK weft_status weft_exchange_near_send(weft_exchange *ex,
                                                     weft_exchange_piece *piece,
                                                     const weft_frame *frame,
                                                     weft_err *err);
-/* The rows of an answer to these pairs go to their places. */
+/* The rows of an answer to these pairs go to their places on the device, from
+ * there or from the host. */
 void weft_exchange_near_place(weft_exchange *ex, weft_exchange_lane *lane,
                               const weft_frame *frame, const uint32_t *pairs);
 /* Lists that are on their way may change afterwards. false: the device failed,

@@ -1,17 +1,13 @@
-/* Rows of a step that stay on the device: which are meant is told by lists that
- * are uploaded, and the link packs and sends them. */
+/* Rows of a step on a device: which are meant is told by lists that are
+ * uploaded; the link packs and sends those that stay there, and answers are
+ * moved to their places. */
+#include <string.h>
+
 #include "shard/expert/exchange_internal.h"
 
-static bool has_device(const weft_exchange *ex)
+static weft_status create_lists(weft_exchange *ex, weft_exchange_lane *lane,
+                                weft_err *err)
 {
-    const weft_memory *const memory = ex->options.memory;
-    return memory != NULL && !weft_memory_is_host(memory);
-}
-
-weft_status weft_exchange_near_create(weft_exchange *ex,
-                                      weft_exchange_lane *lane, weft_err *err)
-{
-    if (!has_device(ex)) return WEFT_OK;
     const weft_memory *const memory = ex->options.memory;
     const int64_t bytes = 2 * (int64_t)ex->pairs_max * 4;
     void *host = NULL;
@@ -26,18 +22,36 @@ weft_status weft_exchange_near_create(weft_exchange *ex,
     return WEFT_OK;
 }
 
-void weft_exchange_near_destroy(weft_exchange *ex, weft_exchange_lane *lane)
+weft_status weft_exchange_near_create(weft_exchange *ex, weft_err *err)
 {
-    if (!has_device(ex)) return;
     const weft_memory *const memory = ex->options.memory;
-    memory->api->free_host(memory->device, lane->x_rows);
-    weft_memory_free(memory, lane->x_rows_ops);
+    void *answer = NULL;
+    ex->on_device = memory != NULL && !weft_memory_is_host(memory);
+    if (!ex->on_device) return WEFT_OK;
+    for (int32_t i = 0; i < WEFT_STEP_LANES; i++)
+        WEFT_TRY(create_lists(ex, &ex->lanes[i], err));
+    WEFT_TRY(weft_memory_alloc(
+        memory, (int64_t)WEFT_ANSWER_ROWS_MAX * ex->config->hidden_size * 4,
+        "exchange: rows of an answer", &answer, err));
+    ex->answer = answer;
+    return WEFT_OK;
+}
+
+void weft_exchange_near_destroy(weft_exchange *ex)
+{
+    if (!ex->on_device) return;
+    const weft_memory *const memory = ex->options.memory;
+    for (int32_t i = 0; i < WEFT_STEP_LANES; i++) {
+        memory->api->free_host(memory->device, ex->lanes[i].x_rows);
+        weft_memory_free(memory, ex->lanes[i].x_rows_ops);
+    }
+    weft_memory_free(memory, ex->answer);
 }
 
 bool weft_exchange_near_can(const weft_exchange *ex,
                             const weft_exchange_held *held)
 {
-    if (!has_device(ex)) return false;
+    if (!ex->on_device) return false;
     for (int32_t i = 0; i < held->map->n_peers; i++) {
         if (held->slots[i] == WEFT_NO_SLOT) continue;
         const weft_exchange_slot *const slot = &ex->slots[held->slots[i]];
@@ -72,6 +86,20 @@ weft_status weft_exchange_near_send(weft_exchange *ex, weft_exchange_lane *lane,
     return weft_link_send_near(ex->slots[piece->slot].link, frame, &rows, err);
 }
 
+/* Rows of the host, through the caller's `out`, where each place is used once
+ * in a call as well, and through one block of the device: the next ones come
+ * there behind the op that takes these away. */
+static const float *put_rows(weft_exchange *ex, weft_exchange_lane *lane,
+                             const weft_frame *frame, int32_t at)
+{
+    const int64_t width = ex->config->hidden_size;
+    const int64_t bytes = frame->n_rows * width * 4;
+    float *const host = lane->call.out + at * width;
+    memcpy(host, frame->rows, (size_t)bytes);
+    weft_memory_put(ex->options.memory, ex->answer, host, bytes);
+    return ex->answer;
+}
+
 void weft_exchange_near_place(weft_exchange *ex, weft_exchange_lane *lane,
                               const weft_frame *frame, const uint32_t *pairs)
 {
@@ -83,7 +111,7 @@ void weft_exchange_near_place(weft_exchange *ex, weft_exchange_lane *lane,
     weft_memory_put(memory, lane->y_rows_ops + at, lane->y_rows + at,
                     (int64_t)frame->n_rows * 4);
     const weft_move move = {
-        .x = frame->rows,
+        .x = frame->is_near ? frame->rows : put_rows(ex, lane, frame, at),
         .y = lane->call.out_near,
         .y_rows = lane->y_rows_ops + at,
         .x_stride = ex->config->hidden_size,

@@ -27,8 +27,8 @@ typedef struct weft_experts_call {
     const float *x;         /* [n_rows, hidden] */
     const int32_t *experts; /* [n_rows, top_k] */
     float *out;             /* [n_rows * top_k, hidden], in pair order */
-    /* In place of x and out where is_near says so: the same in the memory of
-     * the ops, read and written in their order. */
+    /* The same in the memory of the ops, where that is a device's; read and
+     * written in the order of ops. */
     const float *x_near;
     float *out_near;
 } weft_experts_call;
@@ -46,10 +46,12 @@ typedef struct weft_experts {
      * UNAVAILABLE: not all experts can be had now; the text says which. */
     weft_status (*begin)(void *arg, uint64_t step, uint32_t attempt,
                          uint64_t epoch, uint64_t *epoch_out, weft_err *err);
-    /* Whether the rows of the step that begin settled go from device to device,
-     * all of them: its calls' x and out are not touched then, and x_near and
-     * out_near are used. NULL: never. */
+    /* Whether all rows of the step that begin settled go from device to device:
+     * x of its calls is not looked at then. NULL: never. */
     bool (*is_near)(void *arg);
+    /* Results are put into out_near, and `out` is only for rows on their way
+     * there. */
+    bool on_device;
     /* Nothing to compute, or begin said UNAVAILABLE: looks after the links and
      * returns at once, or when something has changed, or at deadline_ns. */
     void (*idle)(void *arg, uint64_t deadline_ns);

@@ -332,7 +332,7 @@ weft_status weft_forward_ffn_collect(weft_forward *f, weft_err *err)
         return f->ask_status;
     }
     WEFT_TRY(experts->collect(experts->arg, &f->call, err));
-    if (!are_near(experts))
+    if (!experts->on_device)
         weft_memory_put(&f->memory, f->expert_out, f->host.expert_out,
                         (int64_t)f->call.n_rows * f->call.top_k *
                             f->config->hidden_size * 4);

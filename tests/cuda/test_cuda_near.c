@@ -36,6 +36,7 @@ typedef struct scene {
     pool_results want, got;
     weft_experts experts; /* the exchange's own */
     int32_t n_dispatched, n_near, stop_at;
+    pthread_t loser;
 } scene;
 
 static weft_near *make_near(const weft_memory *memory,
@@ -71,19 +72,14 @@ static weft_device *open_second(const weft_device_api *api)
     return device;
 }
 
-/* A thread is of one device: this one frees what is on the shards'. */
+/* A thread is of one device: this one frees what is on the shards'. That waits
+ * for all that their device has to do, rows on their way here among it, so
+ * nobody waits for it in the middle of a step. */
 static void *lose_shard(void *arg)
 {
     scene *const s = arg;
     pool_stop_shard(s->pool, 0);
     return NULL;
-}
-
-static void lose(scene *s)
-{
-    pthread_t thread;
-    ck_assert_int_eq(pthread_create(&thread, NULL, lose_shard, s), 0);
-    ck_assert_int_eq(pthread_join(thread, NULL), 0);
 }
 
 /* Counts calls, and loses a shard behind one of them. */
@@ -92,7 +88,8 @@ static void dispatch(void *arg, const weft_experts_call *call)
     scene *const s = arg;
     s->experts.dispatch(s->experts.arg, call);
     s->n_near += s->experts.is_near(s->experts.arg);
-    if (++s->n_dispatched == s->stop_at) lose(s);
+    if (++s->n_dispatched == s->stop_at)
+        ck_assert_int_eq(pthread_create(&s->loser, NULL, lose_shard, s), 0);
 }
 
 static weft_status collect(void *arg, const weft_experts_call *call,
@@ -161,6 +158,7 @@ static void open_scene(scene *s, const char *dir, weft_profile profile)
                                        .begin = begin,
                                        .is_near = is_near,
                                        .idle = idle,
+                                       .on_device = s->experts.on_device,
                                        .arg = s};
 }
 
@@ -224,8 +222,8 @@ START_TEST(a_loss_in_a_step_changes_no_bit)
     s.stop_at = 3 + 4 * _i;
     compute(&s, 5 * _i);
     ck_assert_int_gt(s.n_dispatched, s.stop_at);
+    ck_assert_int_eq(pthread_join(s.loser, NULL), 0);
     ck_assert_int_eq(s.n_near, s.n_dispatched);
-    ck_assert_int_eq(s.heard.n_suspects, 1);
     close_scene(&s);
 }
 END_TEST

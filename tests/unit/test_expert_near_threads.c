@@ -48,7 +48,7 @@ typedef struct scene {
     weft_exchange *exchange;
     weft_experts experts;
     shard shards[SHARDS];
-    float *x, *out, *want;
+    float *x, *out, *want, *way; /* `way`: rows on their way to `out` */
     int32_t *choice;
     int32_t n_suspects;
 } scene;
@@ -237,6 +237,7 @@ static void open_scene(scene *s)
     s->x = weft_mem_new(ROWS_MAX * HIDDEN, sizeof *s->x);
     s->out = weft_mem_new(CALL_VALUES, sizeof *s->out);
     s->want = weft_mem_new(CALL_VALUES, sizeof *s->want);
+    s->way = weft_mem_new(CALL_VALUES, sizeof *s->way);
     s->choice = weft_mem_new(ROWS_MAX * TOP_K, sizeof *s->choice);
     for (int32_t i = 0; i < ROWS_MAX * HIDDEN; i++) s->x[i] = (float)i;
     for (int32_t i = 0; i < ROWS_MAX * TOP_K; i++)
@@ -257,6 +258,7 @@ static void close_scene(scene *s)
     weft_mem_free(s->x);
     weft_mem_free(s->out);
     weft_mem_free(s->want);
+    weft_mem_free(s->way);
     weft_mem_free(s->choice);
 }
 
@@ -267,13 +269,12 @@ static weft_exchange_state state_of(const scene *s)
     return state;
 }
 
-/* Rows [first, first + n) of a step, in that lane. Only the side that is
- * settled is there to be touched. */
+/* Rows [first, first + n) of a step, in that lane. In a near step the host's
+ * side is not there to be touched. */
 static weft_experts_call call_of(scene *s, int32_t lane, int32_t first,
                                  int32_t n)
 {
     const bool near = s->experts.is_near(s->experts.arg);
-    float *const x = s->x + first * HIDDEN;
     float *const out = s->out + first * TOP_K * HIDDEN;
     memset(out, 0xff, (size_t)n * TOP_K * HIDDEN * sizeof *out);
     return (weft_experts_call){
@@ -282,10 +283,10 @@ static weft_experts_call call_of(scene *s, int32_t lane, int32_t first,
         .n_rows = n,
         .top_k = TOP_K,
         .experts = s->choice + first * TOP_K,
-        .x = near ? NULL : x,
-        .out = near ? NULL : out,
-        .x_near = near ? x : NULL,
-        .out_near = near ? out : NULL,
+        .x = near ? NULL : s->x + first * HIDDEN,
+        .out = near ? NULL : s->way + first * TOP_K * HIDDEN,
+        .x_near = s->x + first * HIDDEN,
+        .out_near = out,
     };
 }
 
@@ -357,28 +358,50 @@ START_TEST(lanes_do_not_mix)
 }
 END_TEST
 
-/* One peer without near rows: all rows go through the host, for as long as it
- * is there. */
-START_TEST(one_that_is_not_near_turns_all_to_the_host)
+/* One peer without near rows: what it is asked goes through the host, for as
+ * long as it is there, and what others are asked does not. */
+START_TEST(each_peer_is_asked_its_own_way)
 {
     scene s;
     open_scene(&s);
     set_map(&s, 1, 2);
     for (int32_t i = 0; i < SHARDS; i++) start_shard(&s, i, ANSWERS, i != 1);
-    OK(compute(&s, 1, 50, &err));
-    ck_assert(!is_near(&s));
-    expect_result(&s, 50);
-    ck_assert_int_eq(atomic_load(&s.shards[0].n_near), 0);
+    for (uint64_t step = 1; step <= 4; step++) {
+        OK(compute(&s, step, 600, &err));
+        ck_assert(!is_near(&s) && s.experts.on_device);
+        expect_result(&s, 600);
+    }
+    for (int32_t i = 0; i < SHARDS; i++) {
+        ck_assert((atomic_load(&s.shards[i].n_near) > 0) == (i != 1));
+        ck_assert((atomic_load(&s.shards[i].n_other) > 0) == (i == 1));
+    }
     ck_assert_int_eq(state_of(&s).n_near, SHARDS - 1);
     stop_shard(&s, 1);
     const uint64_t deadline = kit_deadline();
-    for (uint64_t step = 2; !is_near(&s); step++) {
+    for (uint64_t step = 5; !is_near(&s); step++) {
         ck_assert(weft_clock_now_ns() < deadline);
         OK(compute(&s, step, 50, &err));
         expect_result(&s, 50);
     }
-    ck_assert_int_gt(atomic_load(&s.shards[0].n_near), 0);
     start_shard(&s, 1, ANSWERS, true);
+    close_scene(&s);
+}
+END_TEST
+
+/* Lost where its rows go through the host, and found again near. */
+START_TEST(a_loss_of_either_kind_is_made_good)
+{
+    scene s;
+    open_scene(&s);
+    set_map(&s, 1, 2);
+    for (int32_t i = 0; i < SHARDS; i++)
+        start_shard(&s, i, i == 1 ? LEAVES_LATE : ANSWERS,
+                    _i == 0 ? i != 1 : i == 1);
+    OK(compute(&s, 1, 900, &err));
+    expect_result(&s, 900);
+    OK(compute(&s, 2, 77, &err));
+    expect_result(&s, 77);
+    ck_assert_uint_gt(state_of(&s).n_resent, 0);
     close_scene(&s);
 }
 END_TEST
@@ -432,7 +455,8 @@ static void add(TCase *tests)
 {
     tcase_add_test(tests, rows_stay_on_the_device);
     tcase_add_test(tests, lanes_do_not_mix);
-    tcase_add_test(tests, one_that_is_not_near_turns_all_to_the_host);
+    tcase_add_test(tests, each_peer_is_asked_its_own_way);
+    tcase_add_loop_test(tests, a_loss_of_either_kind_is_made_good, 0, 2);
     tcase_add_loop_test(tests, a_loss_in_a_near_step_is_made_good, LEAVES,
                         MIXES_UP + 1);
     tcase_add_loop_test(tests, a_loss_without_another_owner_fails_the_step, 0,
