@@ -36,9 +36,9 @@ weft_client *serve_client(const served *s)
 {
     weft_client *client = NULL;
     weft_err err = {0};
-    const weft_client_options options = {
-        .address = weft_rpc_server_address(s->server),
-        .timeout_ns = SECONDS(20)};
+    const weft_client_options options = {.address =
+                                             weft_rpc_server_address(s->server),
+                                         .timeout_ns = SECONDS(20)};
     const weft_status st = weft_client_create(&options, &client, &err);
     ck_assert_msg(st == WEFT_OK, "%s", err.text);
     return client;
