@@ -127,7 +127,7 @@ static void drink(flow *f, int32_t n)
  * overtaken or overwritten, and nobody waits for ever. */
 START_TEST(full_rings_refuse_and_go_on)
 {
-    enum { FRAMES = 2000 };
+    enum { FRAMES = 400 };
     near_kit_scene s;
     uint64_t drawn = 0;
     near_kit_scene_open_near(&s);
