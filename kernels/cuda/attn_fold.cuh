@@ -144,7 +144,7 @@ __device__ __forceinline__ void attn_put_zeros(const weft_attn &op, int32_t row,
 }
 
 // What scratch holds, folded into out. Grid: x = heads, row by row.
-static __global__ void __launch_bounds__(ATTN_THREADS)
+[[maybe_unused]] static __global__ void __launch_bounds__(ATTN_THREADS)
     attn_fold(const attn_work work)
 {
     const int32_t n_head = work.op.n_head, width = work.op.value_width;
