@@ -9,9 +9,11 @@
 #include "node/base/clock.h"
 #include "node/base/mem.h"
 #include "shard/expert/body.h"
+#include "shard/link/near_internal.h"
 #include "tests/cuda/simt_faults.h"
 #include "tests/support/device_kit.h"
 #include "tests/support/expect.h"
+#include "tests/support/link_kit.h"
 #include "tests/support/pool.h"
 #include "tests/support/suite.h"
 
@@ -23,7 +25,10 @@ static const weft_profile PROFILES[] = {WEFT_EXACT, WEFT_PROFILE_BF16};
 enum {
     N_MODELS = sizeof MODELS / sizeof MODELS[0],
     N_PROFILES = 2,
-    SHARDS = 2
+    SHARDS = 2,
+    ASKERS = 3,
+    ASKED_ROWS = 6,
+    HIDDEN_MAX = 128
 };
 
 typedef struct scene {
@@ -48,7 +53,7 @@ static weft_near *make_near(const weft_memory *memory,
     const weft_near_options options = {.memory = memory,
                                        .in = experts ? asked : answered,
                                        .out = experts ? answered : asked,
-                                       .links_max = SHARDS};
+                                       .links_max = SHARDS + ASKERS};
     OK(weft_near_create(&options, &near, &err));
     return near;
 }
@@ -228,11 +233,140 @@ START_TEST(a_loss_in_a_step_changes_no_bit)
 }
 END_TEST
 
+/* -- several that ask one shard ------------------------------------------- */
+
+typedef struct asker {
+    weft_link *link;
+    const float *x; /* device, or the host's */
+    bool near;
+    int32_t n_pairs, n_missing;
+    float want[2 * ASKED_ROWS * HIDDEN_MAX], got[2 * ASKED_ROWS * HIDDEN_MAX];
+} asker;
+
+/* Row r of ASKED_ROWS is asked for two experts. */
+static void ask(const scene *s, asker *a, int32_t number, uint64_t step)
+{
+    weft_dispatch_pair pairs[2 * ASKED_ROWS];
+    unsigned char body[256];
+    const void *rows[ASKED_ROWS];
+    const weft_model_config *const c = &s->pool->config;
+    int32_t layer = 0;
+    while (!c->moe[layer]) layer++;
+    a->n_pairs = a->n_missing = 2 * (ASKED_ROWS - number);
+    for (int32_t i = 0; i < a->n_pairs; i++)
+        pairs[i] = (weft_dispatch_pair){
+            .row = i / 2, .expert = (i + number) % 4, .pair = (uint32_t)i};
+    for (int32_t r = 0; r < ASKED_ROWS; r++)
+        rows[r] = a->x + r * c->hidden_size;
+    const weft_frame frame = {.type = WEFT_FRAME_DISPATCH,
+                              .epoch = 1,
+                              .step = step,
+                              .layer = layer,
+                              .body = body,
+                              .body_bytes =
+                                  weft_dispatch_encode(pairs, a->n_pairs, body),
+                              .n_rows = ASKED_ROWS - number,
+                              .row_bytes = (uint32_t)c->hidden_size * 4};
+    const weft_near_rows near = {.x = a->x};
+    memset(a->got, 0xff, sizeof a->got);
+    OK(a->near ? weft_link_send_near(a->link, &frame, &near, &err)
+               : weft_link_send(a->link, &frame, rows, &err));
+    if (!a->near) OK(weft_link_flush(a->link, kit_deadline(), &err));
+}
+
+static void hear(const scene *s, asker *a)
+{
+    weft_frame got;
+    uint32_t pairs[WEFT_ANSWER_ROWS_MAX];
+    static float rows[2 * ASKED_ROWS * HIDDEN_MAX];
+    const int64_t hidden = s->pool->config.hidden_size;
+    bool is = false;
+    OK(weft_link_recv(a->link, &got, &is, &err));
+    if (!is) return;
+    ck_assert(got.is_near == a->near);
+    OK(weft_answer_decode(&got, &s->pool->config, pairs, &err));
+    if (a->near)
+        device_kit_get(rows, got.rows, (size_t)(got.n_rows * hidden) * 4);
+    else
+        memcpy(rows, got.rows, (size_t)(got.n_rows * hidden) * 4);
+    for (int32_t i = 0; i < got.n_rows; i++)
+        memcpy(a->got + (int64_t)pairs[i] * hidden, rows + i * hidden,
+               (size_t)hidden * 4);
+    a->n_missing -= got.n_rows;
+}
+
+static void hear_all(const scene *s, asker *a, int32_t n)
+{
+    const uint64_t deadline = kit_deadline();
+    for (int32_t left = 1; left > 0;) {
+        left = 0;
+        for (int32_t i = 0; i < n; i++) {
+            if (a[i].n_missing > 0) hear(s, &a[i]);
+            left += a[i].n_missing;
+        }
+        ck_assert(weft_clock_now_ns() < deadline);
+    }
+}
+
+static void join_shard(scene *s, asker *a, bool near, const float *x)
+{
+    weft_link_options here = pool_asker_link(s->pool);
+    weft_link_options there = pool_server_link(s->pool);
+    weft_link *other = NULL;
+    const uint64_t deadline = kit_deadline();
+    here.near = near ? s->near : NULL;
+    there.near = s->near_there;
+    kit_open(KIT_TCP, &here, &there, &a->link, &other);
+    weft_near_attach(a->link, true);
+    weft_near_attach(other, false);
+    OK(weft_expert_server_add_link(s->pool->shards[0].server, other, &err));
+    a->near = near;
+    a->x = x;
+    while (weft_link_is_near(a->link) != near) {
+        ck_assert(weft_clock_now_ns() < deadline);
+        hear(s, a);
+    }
+}
+
+/* Near and through the host, in rounds of any company: each has the answers
+ * that it has when it asks alone. */
+START_TEST(askers_of_both_kinds_share_rounds)
+{
+    static scene s;
+    static asker a[ASKERS];
+    static float x[ASKED_ROWS * HIDDEN_MAX];
+    if (!has_second("askers_of_both_kinds_share_rounds")) return;
+    open_scene(&s, MODELS[0], WEFT_PROFILE_BF16);
+    for (int32_t i = 0; i < ASKED_ROWS * HIDDEN_MAX; i++)
+        x[i] = (float)(i * 37 % 101) / 64.0F - 0.75F;
+    const float *const there = device_kit_put(x, sizeof x);
+    for (int32_t i = 0; i < ASKERS; i++)
+        join_shard(&s, &a[i], i != 1, i == 1 ? x : there);
+    for (int32_t i = 0; i < ASKERS; i++) {
+        ask(&s, &a[i], i, 1);
+        hear_all(&s, &a[i], 1);
+        memcpy(a[i].want, a[i].got, sizeof a[i].want);
+    }
+    for (uint64_t lap = 2; lap < 20; lap++) {
+        for (int32_t i = 0; i < ASKERS; i++)
+            ask(&s, &a[(i + (int32_t)lap) % ASKERS],
+                (i + (int32_t)lap) % ASKERS, lap);
+        hear_all(&s, a, ASKERS);
+        for (int32_t i = 0; i < ASKERS; i++)
+            ck_assert_mem_eq(a[i].got, a[i].want, sizeof a[i].got);
+    }
+    for (int32_t i = 0; i < ASKERS; i++) weft_link_close(a[i].link);
+    device_kit_free(there);
+    close_scene(&s);
+}
+END_TEST
+
 static void add(TCase *t)
 {
     tcase_add_loop_test(t, bits_are_those_of_experts_at_home, 0,
                         N_MODELS * N_PROFILES);
     tcase_add_loop_test(t, a_loss_in_a_step_changes_no_bit, 0, 2);
+    tcase_add_test(t, askers_of_both_kinds_share_rounds);
     tcase_set_timeout(t, 600);
 }
 
