@@ -31,6 +31,9 @@ void comm_kit_wait_both(weft_comm *a, weft_comm *b);
 void comm_kit_join(comm_end *end, const unsigned char *id, int32_t n_ranks,
                    int32_t rank);
 
+/* A moment for other threads and processes. */
+void comm_kit_let_others(void);
+
 /* Until it is BROKEN, for a reason with this word; begun by comm_kit_begin. */
 void comm_kit_expect_broken(weft_comm *comm, const char *word);
 

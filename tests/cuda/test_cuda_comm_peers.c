@@ -251,6 +251,30 @@ START_TEST(a_message_that_hangs_is_ended_by_aborts)
 }
 END_TEST
 
+/* All have met, and the first message of the other is never heard. */
+START_TEST(a_rank_that_is_not_heard_is_not_ready)
+{
+    order_fault("nccl_hang:1"); /* of the peer */
+    const struct peer p = start_peer(say_nothing);
+    order_fault(NULL);
+    weft_err told = {0};
+    comm_end end;
+    OK(comm_kit_api()->make_id(id, &err));
+    tell(p.to, id, sizeof id);
+    comm_kit_open(0, &end);
+    end.comm = comm_kit_begin(&end, id, 2, 0);
+    for (int i = 0; i < 300; i++) {
+        ck_assert_int_eq(comm_kit_api()->state(end.comm, &told),
+                         WEFT_COMM_PENDING);
+        comm_kit_let_others();
+    }
+    comm_kit_close(&end);
+    ck_assert_int_eq(kill(p.pid, SIGKILL), 0);
+    end_peer(&p, SIGKILL);
+    ck_assert_int_eq(live_things(), 0);
+}
+END_TEST
+
 /* A new comm with a peer after one that broke. */
 static void come_again(comm_end *end, const struct peer *with)
 {
@@ -347,6 +371,7 @@ static void add(TCase *tests)
     tcase_add_test(tests, a_peer_that_was_killed_is_told);
     tcase_add_loop_test(tests, a_silent_peer_is_for_the_owner_to_judge, 0, 2);
     tcase_add_test(tests, a_message_that_hangs_is_ended_by_aborts);
+    tcase_add_test(tests, a_rank_that_is_not_heard_is_not_ready);
     tcase_add_test(tests, a_new_comm_takes_the_place_of_a_broken_one);
     tcase_add_test(tests, sizes_that_differ_end_the_process);
     tcase_add_test(tests, an_id_of_a_process_that_died_joins_nobody);

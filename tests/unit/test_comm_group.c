@@ -29,16 +29,16 @@ START_TEST(one_rank_s_failure_is_all_s)
 }
 END_TEST
 
-/* 1 + 2^-9 is no bfloat16, nor is what two ranks have of it. */
+/* 1 + 2^-8 is no bfloat16, and 1 + 2^-7 is. */
 static void round_rank(weft_comm_rank *rank, const weft_memory *memory,
                        int32_t i, void *arg)
 {
-    float x[2] = {i == 0 ? 1.0F : 0.001953125F, 2.0F};
+    float x[2] = {i == 0 ? 1.0F : 0.00390625F, i == 0 ? 1.0F : 0.001953125F};
     (void)memory;
     (void)arg;
     OK(weft_comm_sum_rows(rank, NULL, x, 1, 2, WEFT_ROUND_BF16, &err));
-    ck_assert(x[0] == 1.0F);
-    ck_assert(x[1] == 6.0F);
+    ck_assert(x[0] == 1.0078125F);
+    ck_assert(x[1] == 1.0F);
 }
 
 START_TEST(the_sum_is_rounded_and_not_its_parts)
