@@ -5,7 +5,6 @@
 #ifndef WEFT_KERNELS_CUDA_NCCL_H
 #define WEFT_KERNELS_CUDA_NCCL_H
 
-#include <climits>
 #include <cstddef>
 
 #include <cuda_runtime.h>
@@ -43,7 +42,6 @@ enum : unsigned {
     WEFT_NCCL_MAGIC = 0xcafebeefU,
     WEFT_NCCL_CONFIG_VERSION = 21700,
 };
-enum : int { WEFT_NCCL_UNSET = INT_MIN };
 
 ncclResult_t ncclGetVersion(int *version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
