@@ -34,7 +34,7 @@ extern "C" {
 #endif
 
 enum {
-    WEFT_DEVICE_ABI = 2,
+    WEFT_DEVICE_ABI = 3,
     WEFT_DEVICE_NAME_BYTES = 64,
     /* Kept for a thread: some sizes of step of a model of many layers, each of
      * which asks experts elsewhere. */

@@ -26,6 +26,29 @@ bound *bound_here();
 int device_index(const weft_device *device);
 int32_t device_processors(const weft_device *device);
 
+// Calls of the runtime and of NCCL are for the device of the calling thread,
+// which may be bound to another one: it gets its own back.
+class on_device
+{
+  public:
+    explicit on_device(int index)
+    {
+        (void)cudaGetDevice(&before);
+        error = cudaSetDevice(index);
+    }
+    ~on_device()
+    {
+        (void)cudaSetDevice(before);
+    }
+    on_device(const on_device &) = delete;
+    on_device &operator=(const on_device &) = delete;
+
+    cudaError_t error; // of turning to it
+
+  private:
+    int before = 0;
+};
+
 // launch.h's ops as the library's table.
 extern const weft_ops table;
 

@@ -77,29 +77,9 @@ void advance(weft_comm *c)
     }
 }
 
-// NCCL's calls are for the device of the calling thread.
-class on_device
-{
-  public:
-    explicit on_device(const weft_device *device)
-    {
-        (void)cudaGetDevice(&before);
-        (void)cudaSetDevice(device_index(device));
-    }
-    ~on_device()
-    {
-        (void)cudaSetDevice(before);
-    }
-    on_device(const on_device &) = delete;
-    on_device &operator=(const on_device &) = delete;
-
-  private:
-    int before = 0;
-};
-
 weft_comm_state state(weft_comm *c, weft_err *err)
 {
-    const on_device here(c->device);
+    const on_device here(device_index(c->device));
     pthread_mutex_lock(&c->lock);
     if (c->at != phase::broken && !c->aborted) advance(c);
     if (c->aborted) set_broken(c, "aborted");
@@ -217,7 +197,7 @@ void give_room(const weft_comm *c)
 void destroy(weft_comm *c)
 {
     if (c == nullptr) return;
-    const on_device here(c->device);
+    const on_device here(device_index(c->device));
     abort(c);
     if (c->stream != nullptr) (void)cudaStreamDestroy(c->stream);
     if (c->ops != nullptr) (void)cudaEventDestroy(c->ops);
@@ -305,7 +285,7 @@ weft_status begin(weft_device *device, const weft_comm_options *o,
         static_cast<weft_comm *>(weft_mem_new(1, sizeof(weft_comm)));
     if (c == nullptr)
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED, "no memory");
-    const on_device here(device);
+    const on_device here(device_index(device));
     pthread_mutex_init(&c->lock, nullptr);
     c->device = device;
     c->n_ranks = o->n_ranks;

@@ -213,7 +213,7 @@ void close(weft_device *device)
     }
     pthread_mutex_unlock(&open_lock);
     if (here.device == device) here = place();
-    (void)cudaSetDevice(device->index);
+    const on_device turn(device->index);
     for (int32_t i = 0; i < device->n_threads; i++)
         close_thread(&device->threads[i]);
     while (device->blocks != nullptr) {
@@ -237,9 +237,10 @@ weft_status open(const weft_device_options *options, weft_device **device_out,
     (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     WEFT_TRY(count_devices(&n_devices, err));
     WEFT_TRY(check_options(options, n_devices, err));
-    const cudaError_t error = cudaSetDevice(options->index);
-    if (error != cudaSuccess)
-        return fail_cuda(err, WEFT_UNAVAILABLE, "taking the device", error);
+    const on_device turn(options->index);
+    if (turn.error != cudaSuccess)
+        return fail_cuda(err, WEFT_UNAVAILABLE, "taking the device",
+                         turn.error);
     const size_t n = static_cast<size_t>(options->threads_max);
     weft_device *const d = static_cast<weft_device *>(
         weft_mem_new(1, sizeof(weft_device) + (n - 1) * sizeof(bound)));
@@ -275,7 +276,7 @@ void get_info(weft_device *d, weft_device_info *out)
     cudaDeviceProp prop;
     int driver = 0, runtime = 0;
     size_t free_bytes = 0, total = 0;
-    (void)cudaSetDevice(d->index);
+    const on_device turn(d->index);
     if (cudaGetDeviceProperties(&prop, d->index) == cudaSuccess)
         (void)snprintf(info.name, sizeof info.name, "%.63s", prop.name);
     (void)cudaDriverGetVersion(&driver);
@@ -301,7 +302,7 @@ weft_status take(weft_device *d, int64_t bytes, bool on_host, void **at_out,
     block *const b = static_cast<block *>(weft_mem_new(1, sizeof(block)));
     if (b == nullptr)
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED, "no memory");
-    (void)cudaSetDevice(d->index);
+    const on_device turn(d->index);
     const size_t n = static_cast<size_t>(bytes);
     const cudaError_t error =
         on_host ? cudaMallocHost(&b->at, n) : cudaMalloc(&b->at, n);
@@ -341,7 +342,7 @@ void give(weft_device *d, bool on_host, void *at)
     pthread_mutex_unlock(&d->lock);
     WEFT_ASSERT(found != nullptr);
     weft_mem_free(found);
-    (void)cudaSetDevice(d->index);
+    const on_device turn(d->index);
     (void)(on_host ? cudaFreeHost(at) : cudaFree(at));
 }
 

@@ -24,7 +24,8 @@ static_assert(WEFT_STEP_LANES == 2, "a lane is the lowest bit of a tag");
 static void fail_step(weft_exchange *ex, const char *why)
 {
     if (!ex->step_failed)
-        (void)snprintf(ex->failed_why, sizeof ex->failed_why, "%s", why);
+        (void)snprintf(ex->failed_why, sizeof ex->failed_why, "%.*s",
+                       (int)sizeof ex->failed_why - 1, why);
     ex->step_failed = true;
     for (int32_t i = 0; i < WEFT_STEP_LANES; i++)
         if (ex->lanes[i].active) ex->lanes[i].failed = true;

@@ -1,6 +1,7 @@
 /* Places of a device's threads when devices and threads go (kernels/device.h):
  * a place that was left, or whose device is closed, is nobody's. */
 #include <pthread.h>
+#include <stdlib.h>
 
 #include "node/base/mem.h"
 #include "tests/cuda/simt_faults.h"
@@ -107,6 +108,39 @@ START_TEST(a_block_is_freed_as_what_it_is)
 }
 END_TEST
 
+static void add_at_home(float *x)
+{
+    const weft_add add = {.x = x, .y = x, .n_row = 1, .width = WIDTH};
+    device_kit_api()->ops->add(NULL, &add);
+    OK(device_kit_api()->sync(&err));
+}
+
+/* What is done for another device leaves the thread at its own. */
+START_TEST(a_thread_stays_at_its_device)
+{
+    if (!has_faults(__func__)) return;
+    (void)setenv("WEFT_SIMT_DEVICES", "2", 1);
+    const weft_device_api *const api = device_kit_open();
+    const weft_device_options second = {1, MIB, 1};
+    weft_device *other = NULL;
+    weft_device_info info;
+    void *there = NULL;
+    OK(api->open(&second, &other, &err));
+    float *const x = device_kit_new(WIDTH * sizeof *x);
+    add_at_home(x);
+    OK(api->alloc(other, 64, &there, &err));
+    add_at_home(x);
+    api->get_info(other, &info);
+    add_at_home(x);
+    api->free(other, there);
+    add_at_home(x);
+    api->close(other);
+    add_at_home(x);
+    device_kit_close();
+    ck_assert_int_eq(live_things(), 0);
+}
+END_TEST
+
 int main(void)
 {
     device_kit_need();
@@ -114,6 +148,7 @@ int main(void)
         a_place_ends_with_its_device,
         who_leaves_a_place_has_done_what_it_began,
         a_block_is_freed_as_what_it_is,
+        a_thread_stays_at_its_device,
     };
     return WEFT_SUITE_RUN("cuda_bound", tests);
 }

@@ -259,7 +259,7 @@ END_TEST
 static void run_first(const product_job *j, int32_t n, bool turned, float *y)
 {
     weft_gemm g = j->device;
-    int32_t rows[256];
+    int32_t rows[256] = {0};
     for (int32_t r = 0; r < n; r++) rows[r] = turned ? n - 1 - r : r;
     int32_t *const at = device_kit_put(rows, (size_t)n * sizeof *rows);
     g.n_row = n;

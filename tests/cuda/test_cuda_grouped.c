@@ -158,7 +158,7 @@ static void check_expert(const grouped_job *j, int32_t e, const float *got,
 static void check_gemm(const grouped_job *j, int32_t e, const float *got)
 {
     weft_gemm g = expert_gemm(j, e);
-    float alone[256];
+    float alone[256] = {0};
     float *const y = device_kit_put(alone, sizeof alone);
     for (int32_t r = 0; r < g.n_row; r += 1 + g.n_row / 8) {
         weft_gemm one = g;
