@@ -22,6 +22,8 @@ enum {
 };
 
 static const uint64_t HANDSHAKE_MAX_NS = 10000000000U;
+/* For a client to take the last bytes of a server that has closed. */
+static const uint64_t LAST_BYTES_NS = 10000000000U;
 static const uint64_t TELL_NS = 1000000000U;
 
 /* Bytes on their way; filled only when empty, so that what TLS has been given
@@ -34,8 +36,9 @@ typedef struct buffer {
 typedef struct connection {
     struct connection *before, *after;
     weft_tls_session *session;
-    int client, near; /* near -1: the handshake is not done */
-    uint64_t came_ns;
+    int client, near;                  /* near -1: the handshake is not done */
+    bool client_watched, near_watched; /* are in the epoll */
+    uint64_t came_ns, near_ended_ns;
     bool wants_out;                /* the handshake */
     bool client_ended, near_ended; /* nothing more comes from there */
     bool busy;                     /* its turn has ended before its work */
@@ -95,21 +98,33 @@ static bool has(const buffer *b)
     return b->from < b->to;
 }
 
-/* What the connection waits for, on both of its sockets. */
-static bool watch(weft_tls_front *f, connection *c, int how)
+/* A socket that is watched for nothing is taken out: the epoll would tell that
+ * its other end is gone again and again. */
+static bool watch_socket(weft_tls_front *f, connection *c, int fd,
+                         bool *watched, uint32_t events)
 {
-    struct epoll_event client = {.data = {.ptr = c}};
-    if (c->near < 0) {
-        client.events = c->wants_out ? EPOLLOUT : EPOLLIN;
-        return epoll_ctl(f->epoll, how, c->client, &client) == 0;
-    }
-    struct epoll_event near = {.data = {.ptr = c}};
-    if (!has(&c->in) && !c->client_ended) client.events |= EPOLLIN;
-    if (has(&c->out)) client.events |= EPOLLOUT;
-    if (!has(&c->out) && !c->near_ended) near.events |= EPOLLIN;
-    if (has(&c->in)) near.events |= EPOLLOUT;
-    return epoll_ctl(f->epoll, EPOLL_CTL_MOD, c->client, &client) == 0 &&
-           epoll_ctl(f->epoll, how, c->near, &near) == 0;
+    struct epoll_event event = {.events = events, .data = {.ptr = c}};
+    const int how = !*watched     ? EPOLL_CTL_ADD
+                    : events == 0 ? EPOLL_CTL_DEL
+                                  : EPOLL_CTL_MOD;
+    if (!*watched && events == 0) return true;
+    *watched = events != 0;
+    return epoll_ctl(f->epoll, how, fd, &event) == 0;
+}
+
+/* What the connection waits for, on both of its sockets. */
+static bool watch(weft_tls_front *f, connection *c)
+{
+    uint32_t client = 0, near = 0;
+    if (c->near < 0)
+        return watch_socket(f, c, c->client, &c->client_watched,
+                            c->wants_out ? EPOLLOUT : EPOLLIN);
+    if (!has(&c->in) && !c->client_ended) client |= EPOLLIN;
+    if (has(&c->out)) client |= EPOLLOUT;
+    if (!has(&c->out) && !c->near_ended) near |= EPOLLIN;
+    if (has(&c->in)) near |= EPOLLOUT;
+    return watch_socket(f, c, c->client, &c->client_watched, client) &&
+           watch_socket(f, c, c->near, &c->near_watched, near);
 }
 
 /* false: the connection is over. */
@@ -117,7 +132,7 @@ static bool shake(weft_tls_front *f, connection *c)
 {
     int pair[2];
     const int done = weft_tls_shake(c->session, &c->wants_out);
-    if (done == 0) return watch(f, c, EPOLL_CTL_MOD);
+    if (done == 0) return watch(f, c);
     if (done < 0) {
         tell(f, weft_tls_why(c->session));
         return false;
@@ -129,7 +144,7 @@ static bool shake(weft_tls_front *f, connection *c)
     }
     f->n_shaking--;
     c->near = pair[0];
-    if (!watch(f, c, EPOLL_CTL_ADD)) {
+    if (!watch(f, c)) {
         (void)close(pair[1]);
         return false;
     }
@@ -180,6 +195,7 @@ static int move_out(connection *c)
             moved = 1;
         } else if (n == 0 || (errno != EAGAIN && errno != EINTR)) {
             c->near_ended = true;
+            c->near_ended_ns = weft_clock_now_ns();
         }
     }
     if (has(&c->out)) {
@@ -206,7 +222,7 @@ static bool pump(weft_tls_front *f, connection *c)
         const int in = move_in(c);
         const int out = in < 0 ? -1 : move_out(c);
         if (in < 0 || out < 0) return false;
-        if (in == 0 && out == 0) return watch(f, c, EPOLL_CTL_MOD);
+        if (in == 0 && out == 0) return watch(f, c);
     }
     /* What TLS has taken off the socket, epoll does not show. */
     c->busy = true;
@@ -222,22 +238,24 @@ static void admit(weft_tls_front *f, connection *c)
     if (f->first != NULL) f->first->before = c;
     f->first = c;
     f->n_shaking++;
-    if (!watch(f, c, EPOLL_CTL_ADD)) end(f, c);
+    if (!watch(f, c)) end(f, c);
 }
 
-/* Late ones, and the oldest of too many. */
+/* Late ones, the oldest of too many, and who does not take its last bytes. */
 static void end_late(weft_tls_front *f)
 {
     const uint64_t now_ns = weft_clock_now_ns();
     connection *last = f->first;
     while (last != NULL && last->after != NULL) last = last->after;
-    for (connection *c = last; c != NULL && f->n_shaking > 0;) {
+    for (connection *c = last; c != NULL;) {
         connection *const before = c->before;
         if (c->near < 0 && now_ns - c->came_ns > HANDSHAKE_MAX_NS) {
             tell(f, "no TLS handshake in time");
             end(f, c);
         } else if (c->near < 0 && f->n_shaking > HANDSHAKES_MAX) {
             tell(f, "too many TLS handshakes at once");
+            end(f, c);
+        } else if (c->near_ended && now_ns - c->near_ended_ns > LAST_BYTES_NS) {
             end(f, c);
         }
         c = before;
