@@ -202,7 +202,8 @@ static void become_near(side *s)
 {
     const uint64_t deadline = kit_deadline();
     while (!weft_link_is_near(s->link)) {
-        ck_assert(!recv_one(s));
+        /* The other end may know of it first, and send. */
+        (void)recv_one(s);
         ck_assert_int_ne(s->link->near->state, WEFT_NEAR_OVER);
         ck_assert(weft_clock_now_ns() < deadline);
         (void)sched_yield();
@@ -235,8 +236,10 @@ static const char *until_broken(side *s)
 static void answer_each(side *s)
 {
     become_near(s);
-    while (s->sent < 2 * STEPS)
-        if (recv_one(s)) OK(send_step(s, &err));
+    while (s->sent < 2 * STEPS) {
+        if (s->sent == s->came) (void)recv_one(s);
+        if (s->sent < s->came) OK(send_step(s, &err));
+    }
     wait_said(s);
 }
 
@@ -339,6 +342,7 @@ END_TEST
 static void hang_rows(side *s)
 {
     become_near(s);
+    wait_said(s);
     order_fault("nccl_hang:1");
     OK(send_step(s, &err));
     (void)until_broken(s);
@@ -350,6 +354,7 @@ START_TEST(rows_that_hang_break_the_link)
     if (!has_faults("rows_that_hang_break_the_link")) return;
     open_pair(&s, hang_rows);
     become_near(&s);
+    say(&s);
     ck_assert_ptr_nonnull(
         strstr(until_broken(&s), "the rows of a frame \"dispatch\" were not"));
     close_side(&s);
@@ -361,6 +366,7 @@ END_TEST
 static void abort_rows(side *s)
 {
     become_near(s);
+    wait_said(s);
     order_fault("nccl_hang:1");
     OK(send_step(s, &err));
     for (int i = 0; i < 50; i++) ck_assert(!recv_one(s));
@@ -373,6 +379,7 @@ START_TEST(an_abort_in_the_middle_breaks_the_link)
     if (!has_faults("an_abort_in_the_middle_breaks_the_link")) return;
     open_pair(&s, abort_rows);
     become_near(&s);
+    say(&s);
     (void)until_broken(&s);
     ck_assert_uint_eq(s.came, 0);
     close_side(&s);
