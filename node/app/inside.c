@@ -56,13 +56,13 @@ static void part_failed(void *arg, const weft_err *why)
     (void)pthread_mutex_unlock(&p->lock);
 }
 
-void weft_inside_set_engine(weft_inside *p, weft_engine *engine)
+void weft_inside_set_engine(weft_inside *inside, weft_engine *engine)
 {
-    if (p == NULL) return;
-    (void)pthread_mutex_lock(&p->lock);
-    p->lead_engine = engine;
-    if (engine != NULL && p->failed) weft_engine_lose_device(engine);
-    (void)pthread_mutex_unlock(&p->lock);
+    if (inside == NULL) return;
+    (void)pthread_mutex_lock(&inside->lock);
+    inside->lead_engine = engine;
+    if (engine != NULL && inside->failed) weft_engine_lose_device(engine);
+    (void)pthread_mutex_unlock(&inside->lock);
 }
 
 static int32_t n_experts_apart(const weft_options *options,

@@ -81,7 +81,7 @@ WEFT_MUST_CHECK weft_status weft_shard_tell_ready(weft_shard *shard,
 void weft_shard_fence(weft_shard *shard, const char *text);
 /* Its device is of no use any more: it is to end, and whoever starts it again
  * gets one that works. arg is the shard. Any thread. */
-void weft_shard_fail(void *arg, const weft_err *why);
+void weft_shard_fail(void *arg, const weft_err *device);
 /* FAILED_PRECONDITION: fenced. UNAVAILABLE: the device. */
 WEFT_MUST_CHECK weft_status weft_shard_check(weft_shard *shard, weft_err *err);
 /* Until a signal, or it is to end by itself. Errors as of check. */

@@ -106,6 +106,10 @@ static weft_status take_places(weft_expert_store *store,
         n_layer += config->moe[l];
         if (store->matrix_bytes[l] > most) most = store->matrix_bytes[l];
     }
+    if (most == 0) { /* no layer has any */
+        store->budget_bytes = 0;
+        return WEFT_OK;
+    }
     p->bytes = (most + PLACE_ALIGN - 1) / PLACE_ALIGN * PLACE_ALIGN;
     int64_t n = n_layer * store->n_expert;
     if (store->budget_bytes > 0 && store->budget_bytes / p->bytes < n)
@@ -135,24 +139,24 @@ weft_status weft_expert_store_create(const weft_model_config *config,
                          "the model has no routed experts to serve");
     const size_t n_layer = (size_t)config->n_layer;
     weft_expert_store *const store = weft_mem_new(1, sizeof *store);
-    weft_status st = WEFT_OK;
-    if (store != NULL) {
-        store->n_layer = config->n_layer;
-        store->n_expert = config->n_expert;
-        store->checkpoint = checkpoint;
-        store->memory = weft_checkpoint_memory(checkpoint);
-        store->budget_bytes = budget_bytes;
-        store->matrix_bytes =
-            weft_mem_new(n_layer, sizeof *store->matrix_bytes);
-        store->table = weft_mem_new(n_layer * (size_t)config->n_expert,
-                                    sizeof *store->table);
+    if (store == NULL)
+        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
+                         "no memory for a store of experts");
+    store->n_layer = config->n_layer;
+    store->n_expert = config->n_expert;
+    store->checkpoint = checkpoint;
+    store->memory = weft_checkpoint_memory(checkpoint);
+    store->budget_bytes = budget_bytes;
+    store->matrix_bytes = weft_mem_new(n_layer, sizeof *store->matrix_bytes);
+    store->table =
+        weft_mem_new(n_layer * (size_t)config->n_expert, sizeof *store->table);
+    if (store->matrix_bytes == NULL || store->table == NULL) {
+        weft_expert_store_destroy(store);
+        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
+                         "no memory for a table of %d experts in %d layers",
+                         config->n_expert, config->n_layer);
     }
-    if (store == NULL || store->matrix_bytes == NULL || store->table == NULL)
-        st = WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
-                       "no memory for a table of %d experts in %d layers",
-                       config->n_expert, config->n_layer);
-    else
-        st = fill_sizes(store, config, err);
+    weft_status st = fill_sizes(store, config, err);
     if (st == WEFT_OK) st = take_places(store, config, err);
     if (st != WEFT_OK) {
         weft_expert_store_destroy(store);

@@ -84,7 +84,6 @@ weft_meeting weft_link_meet(weft_link *link, const weft_frame *frame);
 /* A link over a connected, non-blocking TCP socket, and a TLS session over it
  * (NULL: plain), both taken on success. A link that is shaking hands holds its
  * peer to the few bytes of a hello until it is settled. */
-typedef struct weft_tls_session weft_tls_session;
 WEFT_MUST_CHECK weft_status weft_link_create_tcp(
     int fd, weft_tls_session *session, bool shaking,
     const weft_link_options *options, weft_link **link_out, weft_err *err);
@@ -92,26 +91,5 @@ WEFT_MUST_CHECK weft_status weft_link_create_tcp(
  * both ends speak; `dials`: this one did. */
 void weft_link_settle_tcp(weft_link *link, const weft_link_options *options,
                           uint32_t protocol, bool dials);
-
-/* -- one TLS connection (tls.c) ------------------------------------------- */
-
-WEFT_MUST_CHECK weft_status weft_tls_open(weft_tls *tls, int fd, bool accepts,
-                                          weft_tls_session **session_out,
-                                          weft_err *err);
-void weft_tls_close(weft_tls_session *session); /* not the fd */
-/* As recv and send of a non-blocking socket: bytes moved, 0 at the end, or -1
- * and errno: EAGAIN, or EPROTO with weft_tls_why. The first ones shake hands.
- */
-ptrdiff_t weft_tls_read(weft_tls_session *session, void *bytes, size_t n);
-ptrdiff_t weft_tls_write(weft_tls_session *session, const void *bytes,
-                         size_t n);
-/* 1: done. 0: not yet; *wants_out what for. -1: failed, with weft_tls_why. */
-int weft_tls_shake(weft_tls_session *session, bool *wants_out);
-/* Bytes that were read from the socket and have not been given out yet. */
-bool weft_tls_has_more(const weft_tls_session *session);
-/* Whether it failed because one end did not want the other, or did not speak
- * TLS. */
-bool weft_tls_is_refused(const weft_tls_session *session);
-const char *weft_tls_why(const weft_tls_session *session);
 
 #endif

@@ -1,6 +1,7 @@
 #include "tests/support/group_kit.h"
 
 #include <check.h>
+#include <math.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -108,7 +109,8 @@ static void check_one(weft_comm_rank *rank, const weft_memory *memory,
     OK(weft_comm_rank_check(rank, &err));
     for (size_t at = 0; at < n; at++) {
         const float expected = sum_at(n_ranks, (int64_t)at);
-        ck_assert_msg(memcmp(&host[at], &expected, 4) == 0,
+        ck_assert_msg(host[at] == expected &&
+                          signbit(host[at]) == signbit(expected),
                       "rank %d of %d, %d rows of %d, place %zu: %a is not %a",
                       (int)i, (int)n_ranks, (int)n_row, (int)width, at,
                       (double)host[at], (double)expected);

@@ -268,7 +268,7 @@ static const weft_ops ops = {.name = "near kit", .move = move_rows};
         .abi = WEFT_DEVICE_ABI, .name = "near kit", .identity = "near kit",    \
         .alloc = take, .free = give, .alloc_host = take, .free_host = give,    \
         .bind = bind_thread, .upload = put, .download = put, .copy = put,      \
-        .sync = sync_ops, .comm = COMM, .ops = &ops                            \
+        .sync = sync_ops, .comm = (COMM), .ops = &ops                          \
     }
 static const weft_device_api apis[NEAR_KIT_DEVICES] = {DEVICE_API(comm_0),
                                                        DEVICE_API(comm_1)};
@@ -454,7 +454,7 @@ void near_kit_check(const weft_frame *got, uint64_t step, int32_t n_rows,
     ck_assert(got->is_near && got->type == WEFT_FRAME_DISPATCH);
     ck_assert_uint_eq(got->step, step);
     ck_assert_int_eq(got->n_rows, n_rows);
-    ck_assert_uint_eq(got->row_bytes, (uint32_t)width * 4);
+    ck_assert_uint_eq(got->row_bytes, (uint64_t)width * 4);
     ck_assert_uint_eq(got->body_bytes, 4);
     ck_assert_mem_eq(got->body, "body", 4);
     for (int32_t r = 0; r < n_rows; r++)

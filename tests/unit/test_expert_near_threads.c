@@ -71,7 +71,7 @@ static bool answer(shard *s, const weft_frame *asked,
     const float *const x = asked->rows;
     for (int32_t i = 0; i < n; i++) {
         numbers[i] = pairs[i].pair;
-        list[i] = rows + i * HIDDEN;
+        list[i] = rows + (size_t)i * HIDDEN;
         for (int32_t k = 0; k < HIDDEN; k++)
             rows[i * HIDDEN + k] =
                 answer_of(x[pairs[i].row * HIDDEN + k], pairs[i].expert);
@@ -234,11 +234,11 @@ static void open_scene(scene *s)
     };
     OK(weft_exchange_create(&options, &s->exchange, &err));
     s->experts = weft_exchange_experts(s->exchange);
-    s->x = weft_mem_new(ROWS_MAX * HIDDEN, sizeof *s->x);
-    s->out = weft_mem_new(CALL_VALUES, sizeof *s->out);
-    s->want = weft_mem_new(CALL_VALUES, sizeof *s->want);
-    s->way = weft_mem_new(CALL_VALUES, sizeof *s->way);
-    s->choice = weft_mem_new(ROWS_MAX * TOP_K, sizeof *s->choice);
+    s->x = weft_mem_new((size_t)ROWS_MAX * HIDDEN, sizeof *s->x);
+    s->out = weft_mem_new((size_t)CALL_VALUES, sizeof *s->out);
+    s->want = weft_mem_new((size_t)CALL_VALUES, sizeof *s->want);
+    s->way = weft_mem_new((size_t)CALL_VALUES, sizeof *s->way);
+    s->choice = weft_mem_new((size_t)ROWS_MAX * TOP_K, sizeof *s->choice);
     for (int32_t i = 0; i < ROWS_MAX * HIDDEN; i++) s->x[i] = (float)i;
     for (int32_t i = 0; i < ROWS_MAX * TOP_K; i++)
         s->choice[i] = (i / TOP_K * 5 + i % TOP_K) % EXPERTS;
@@ -275,17 +275,17 @@ static weft_experts_call call_of(scene *s, int32_t lane, int32_t first,
                                  int32_t n)
 {
     const bool near = s->experts.is_near(s->experts.arg);
-    float *const out = s->out + first * TOP_K * HIDDEN;
+    float *const out = s->out + (size_t)first * TOP_K * HIDDEN;
     memset(out, 0xff, (size_t)n * TOP_K * HIDDEN * sizeof *out);
     return (weft_experts_call){
         .lane = lane,
         .layer = 1,
         .n_rows = n,
         .top_k = TOP_K,
-        .experts = s->choice + first * TOP_K,
-        .x = near ? NULL : s->x + first * HIDDEN,
-        .out = near ? NULL : s->way + first * TOP_K * HIDDEN,
-        .x_near = s->x + first * HIDDEN,
+        .experts = s->choice + (size_t)first * TOP_K,
+        .x = near ? NULL : s->x + (size_t)first * HIDDEN,
+        .out = near ? NULL : s->way + (size_t)first * TOP_K * HIDDEN,
+        .x_near = s->x + (size_t)first * HIDDEN,
         .out_near = out,
     };
 }

@@ -180,7 +180,7 @@ START_TEST(near_rows_do_not_follow_the_body)
     ck_assert(got.is_near && got.n_rows == sent.n_rows);
     ck_assert_uint_eq(weft_frame_stream_bytes(&got), 0);
     sent.is_near = false;
-    ck_assert_uint_eq(weft_frame_stream_bytes(&sent), 100 * 4096);
+    ck_assert_uint_eq(weft_frame_stream_bytes(&sent), UINT64_C(100) * 4096);
     sent.is_near = true;
     sent.row_bytes = 4095;
     weft_frame_encode(&sent, 7, header);

@@ -361,7 +361,7 @@ START_TEST(no_near_rows_without_their_needs)
     ck_assert_int_eq(weft_near_create(&options, &near, &told),
                      WEFT_RESOURCE_EXHAUSTED);
     /* 64 rows of 400 bytes, two out and one in, in blocks of 256. */
-    ck_assert_int_eq(weft_near_link_bytes(&options), 3 * 64 * 400);
+    ck_assert_int_eq(weft_near_link_bytes(&options), INT64_C(3) * 64 * 400);
     ck_assert_ptr_null(near);
 }
 END_TEST

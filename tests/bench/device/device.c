@@ -108,8 +108,8 @@ static void make_blocks(struct bench *b)
         if (block->pattern == NULL) abort();
         fill_pattern(block->pattern, (enum kind)k);
         block->bytes = share < gib[k] << 30 ? share : gib[k] << 30;
-        if (b->tiny) block->bytes = 2 * PATTERN_BYTES;
-        block->bytes -= block->bytes % (2 * PATTERN_BYTES);
+        if (b->tiny) block->bytes = INT64_C(2) * PATTERN_BYTES;
+        block->bytes -= block->bytes % (INT64_C(2) * PATTERN_BYTES);
         block->device = new_device(b, block->bytes);
         for (int64_t i = 0; i < block->bytes; i += PATTERN_BYTES)
             b->api->upload(block->device + i, block->pattern, PATTERN_BYTES);

@@ -29,7 +29,7 @@ static struct context make_context(struct bench *b, int32_t n_row,
     c.n_keys = n_position;
     const int64_t n = (int64_t)n_row * c.n_page;
     const int64_t places = block->bytes / c.page_bytes;
-    c.pages = bench_new_host(b, n * 8);
+    c.pages = bench_new_host(b, (int64_t)n * 8);
     /* All places, in an order that is not theirs. */
     for (int64_t i = 0; i < n; i++)
         c.pages[i] = i * 7919 % places * c.page_bytes;
@@ -115,7 +115,7 @@ static double error_of_attn(struct bench *b, const struct attention *a)
 {
     const struct context *const c = &a->c;
     const int32_t value_width = a->op.value_width;
-    double *const p = bench_new_host(b, c->n_keys * 8);
+    double *const p = bench_new_host(b, (int64_t)c->n_keys * 8);
     float *const got = bench_new_host(b, (int64_t)value_width * 4);
     double most = -HUGE_VAL, sum = 0.0;
     for (int32_t j = 0; j < c->n_keys; j++) {
@@ -233,8 +233,8 @@ static double error_of_select(struct bench *b, const struct selection *s)
 {
     const weft_index_select *const op = &s->op;
     const int32_t n = s->c.n_position;
-    double *const score = bench_new_host(b, n * 8);
-    double *const sorted = bench_new_host(b, n * 8);
+    double *const score = bench_new_host(b, (int64_t)n * 8);
+    double *const sorted = bench_new_host(b, (int64_t)n * 8);
     int32_t *const got = bench_new_host(b, (int64_t)op->top_k * 4);
     for (int32_t j = 0; j < n; j++) {
         score[j] = 0.0;
@@ -262,14 +262,14 @@ static void bench_select(struct bench *b, int32_t n_row, int32_t n_position,
                    (int)top_k, (int)n_position, (int)n_row);
     if (!bench_wanted(b, name)) return;
     struct selection s = {.c = make_context(b, n_row, n_position, head_dim)};
-    const int64_t stride = (n_position + 63) / 64 * 64;
+    const int64_t stride = ((int64_t)n_position + 63) / 64 * 64;
     s.op = (weft_index_select){
         .keys = paged_of(b, &s.c),
         .rows = s.c.rows,
         .q = bench_floats(b, 256, 0),
         .w = bench_floats(b, 256, 0),
         .keys_out = bench_new_device(b, (int64_t)n_row * top_k * 4),
-        .n_keys_out = bench_new_device(b, n_row * 4),
+        .n_keys_out = bench_new_device(b, (int64_t)n_row * 4),
         .scratch = bench_new_device(b, stride * 4),
         .q_stride = (int64_t)n_head * head_dim,
         .w_stride = n_head,

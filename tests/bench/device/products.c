@@ -139,7 +139,7 @@ static void begin_grouped(struct bench *b, void *op, int32_t i)
 static int32_t spread(struct bench *b, struct experts *e)
 {
     int32_t n = 0, n_used = 0;
-    e->first_host = bench_new_host(b, (int64_t)(e->n_expert + 1) * 4);
+    e->first_host = bench_new_host(b, (int64_t)((int64_t)e->n_expert + 1) * 4);
     e->x_rows_host = bench_new_host(b, (int64_t)e->n_pairs * 4);
     for (int32_t x = 0; x < e->n_expert; x++) {
         e->first_host[x] = n;
@@ -152,8 +152,8 @@ static int32_t spread(struct bench *b, struct experts *e)
         n_used += n > e->first_host[x];
     }
     e->first_host[e->n_expert] = n;
-    e->first = bench_put(b, e->first_host, (e->n_expert + 1) * 4);
-    e->x_rows = bench_put(b, e->x_rows_host, n * 4);
+    e->first = bench_put(b, e->first_host, ((int64_t)e->n_expert + 1) * 4);
+    e->x_rows = bench_put(b, e->x_rows_host, (int64_t)n * 4);
     return n_used;
 }
 
