@@ -348,13 +348,13 @@ static weft_status wait_for_end(weft_link *link, weft_err *why)
 
 START_TEST(a_device_that_fails_ends_all_links_and_no_more)
 {
+    if (!has_faults(__func__)) return;
     const weft_memory memory = device();
     const pool_options options = {
         .n_shards = 1, .holds_all = true, .memory = &memory};
     pool *const p = pool_open(MODELS[0], WEFT_EXACT, &options);
     pool_shard *const shard = &p->shards[0];
     failure f = {0};
-    if (!is_simt()) return;
     weft_expert_server_stop(shard->server);
     const weft_expert_server_options server = {.config = &shard->config,
                                                .store = shard->store,

@@ -343,7 +343,7 @@ END_TEST
 START_TEST(a_device_that_keeps_no_graphs_computes_the_same)
 {
     static const char *const faults[] = {"capture", "instantiate", "replay"};
-    if (!is_simt()) return;
+    if (!has_faults(__func__)) return;
     harness h = open_model("v32", WEFT_PROFILE_BF16);
     party plain;
     party_open(&plain, &h, TOKENS, TOKENS, false);
