@@ -6,9 +6,20 @@
 #include "node/base/clock.h"
 #include "tests/cuda/simt_faults.h"
 
-enum { SCRATCH_BYTES = 1 << 20, RANKS_MAX = 8 };
+enum { SCRATCH_BYTES = 1 << 20, RANKS_MAX = 8, SKIPPED = 77 };
 
 static const uint64_t DEADLINE_NS = 60000000000U;
+
+void comm_kit_need(int32_t n_devices)
+{
+    char n[16];
+    (void)snprintf(n, sizeof n, "%d", (int)n_devices);
+    (void)setenv("WEFT_SIMT_DEVICES", n, 1);
+    device_kit_need();
+    if (is_simt()) return;
+    printf("SKIP comms here are of devices of the emulator\n");
+    exit(SKIPPED);
+}
 
 const weft_comm_api *comm_kit_api(void)
 {
@@ -33,6 +44,16 @@ void comm_kit_close(comm_end *end)
     ck_assert_int_eq(api->bind(NULL, NULL), WEFT_OK);
     api->close(end->device);
     *end = (comm_end){0};
+}
+
+void *comm_kit_alloc(const comm_end *end, int64_t bytes)
+{
+    void *at = NULL;
+    weft_err err = {0};
+    ck_assert_msg(device_kit_api()->alloc(end->device, bytes, &at, &err) ==
+                      WEFT_OK,
+                  "%s", err.text);
+    return at;
 }
 
 weft_comm *comm_kit_begin(const comm_end *end, const unsigned char *id,

@@ -13,6 +13,11 @@ typedef struct comm_end {
     weft_comm *comm;
 } comm_end;
 
+/* In main, before anything else, in place of device_kit_need: the emulator with
+ * so many devices. Ends the process with 77 and a line elsewhere, where that
+ * many, or one for each process, are not to be counted on. */
+void comm_kit_need(int32_t n_devices);
+
 /* The comms of the library that is under test. */
 const weft_comm_api *comm_kit_api(void);
 
@@ -20,6 +25,9 @@ const weft_comm_api *comm_kit_api(void);
 void comm_kit_open(int32_t index, comm_end *end);
 /* Comm, binding and device. */
 void comm_kit_close(comm_end *end);
+
+/* Device memory, freed with the device. */
+void *comm_kit_alloc(const comm_end *end, int64_t bytes);
 
 /* PENDING; comm_kit_wait then. */
 weft_comm *comm_kit_begin(const comm_end *end, const unsigned char *id,

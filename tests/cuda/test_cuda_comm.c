@@ -41,13 +41,6 @@ static void expect_message(const unsigned char *got, int32_t rank, int32_t m,
                       (int)rank, (long long)i, (long long)bytes);
 }
 
-static void *device_bytes(const comm_end *end, int64_t bytes)
-{
-    void *at = NULL;
-    OK(device_kit_api()->alloc(end->device, bytes, &at, NULL));
-    return at;
-}
-
 /* One buffer, filled again for each message: after_ops says what a message is,
  * before_ops that the buffer is free again. */
 static void one_way(int32_t rank, void *arg)
@@ -59,7 +52,7 @@ static void one_way(int32_t rank, void *arg)
     unsigned char *const host = weft_kit_new(N_SIZES, BIG);
     comm_kit_open(rank, &end);
     comm_kit_join(&end, id, 2, rank);
-    void *const at = device_bytes(&end, BIG);
+    void *const at = comm_kit_alloc(&end, BIG);
     for (int32_t m = 0; m < N_SIZES; m++) {
         unsigned char *const mine = host + (size_t)m * BIG;
         if (rank == 0) {
@@ -104,8 +97,8 @@ static void both_ways(int32_t rank, void *arg)
     end.comm = comm_kit_begin(&end, rank == 0 ? id : other_id, 2, 0);
     back.comm = comm_kit_begin(&back, rank == 0 ? other_id : id, 2, 1);
     comm_kit_wait_both(end.comm, back.comm);
-    void *const out = device_bytes(&end, BIG);
-    void *const in = device_bytes(&end, BIG);
+    void *const out = comm_kit_alloc(&end, BIG);
+    void *const in = comm_kit_alloc(&end, BIG);
     for (int32_t m = 0; m < ROUNDS; m++) {
         const int64_t bytes = sizes[m % N_SIZES];
         comms->after_ops(back.comm);
@@ -145,8 +138,8 @@ static void all_to_all(int32_t rank, void *arg)
     unsigned char *const got = weft_kit_new(3 * N_RANKS, PART);
     comm_kit_open(rank, &end);
     comm_kit_join(&end, id, N_RANKS, rank);
-    unsigned char *const from = device_bytes(&end, N_RANKS * PART);
-    unsigned char *const to = device_bytes(&end, 2 * N_RANKS * PART);
+    unsigned char *const from = comm_kit_alloc(&end, N_RANKS * PART);
+    unsigned char *const to = comm_kit_alloc(&end, 2 * N_RANKS * PART);
     for (int32_t r = 0; r < N_RANKS; r++)
         write_message(host + (size_t)r * PART, rank, r, PART);
     api->upload(from, host, N_RANKS * PART);
@@ -182,7 +175,7 @@ static void gather_in_place(int32_t rank, void *arg)
     (void)arg;
     comm_kit_open(rank, &end);
     comm_kit_join(&end, id, N_RANKS, rank);
-    unsigned char *const all = device_bytes(&end, N_RANKS * PART);
+    unsigned char *const all = comm_kit_alloc(&end, N_RANKS * PART);
     write_message(mine, rank, 5, PART);
     api->upload(all + (int64_t)rank * PART, mine, PART);
     comms->after_ops(end.comm);
@@ -217,7 +210,7 @@ static void marks(int32_t rank, void *arg)
     (void)arg;
     comm_kit_open(rank, &end);
     comm_kit_join(&end, id, 2, rank);
-    void *const at = device_bytes(&end, 64);
+    void *const at = comm_kit_alloc(&end, 64);
     OK(device_kit_api()->sync(NULL));
     for (int32_t i = 0; i < N_MARKS; i++) {
         if (rank == 1) {
@@ -280,8 +273,8 @@ static void lonely_receive(int32_t rank, void *arg)
     comm_kit_open(rank, &end);
     comm_kit_join(&end, id, 2, rank);
     if (rank == 1) {
-        void *const in = device_bytes(&end, 64);
-        void *const x = device_bytes(&end, sizeof ones);
+        void *const in = comm_kit_alloc(&end, 64);
+        void *const x = comm_kit_alloc(&end, sizeof ones);
         api->upload(x, ones, sizeof ones);
         comms->after_ops(end.comm);
         OK(comms->recv(end.comm, in, 64, 0, NULL));
@@ -331,7 +324,7 @@ static void chained(int32_t rank, void *arg)
     other = end;
     comm_kit_join(&other, other_id, 2, rank);
     if (rank == 1) {
-        void *const at = device_bytes(&end, 64);
+        void *const at = comm_kit_alloc(&end, 64);
         OK(comms->recv(other.comm, at, 64, 0, NULL));
         comms->before_ops(other.comm);
         api->fill(at, 0, 64);
@@ -380,12 +373,7 @@ END_TEST
 
 int main(void)
 {
-    (void)setenv("WEFT_SIMT_DEVICES", "3", 1);
-    device_kit_need();
-    if (!is_simt()) {
-        printf("SKIP three devices are not looked for here\n");
-        return 77;
-    }
+    comm_kit_need(3);
     const TTest *const tests[] = {
         messages_come_whole_and_in_order,
         two_comms_go_both_ways_at_once,

@@ -85,8 +85,7 @@ static void join_and_break(int32_t rank, void *arg)
     (void)arg;
     comm_kit_open(rank, &end);
     comm_kit_join(&end, id, 2, rank);
-    void *at = NULL;
-    OK(device_kit_api()->alloc(end.device, 64, &at, &err));
+    void *const at = comm_kit_alloc(&end, 64);
     if (rank == 0) {
         OK(comms->send(end.comm, at, 64, 1, &err));
         comm_kit_wait_done(end.comm, comms->mark(end.comm));
@@ -119,12 +118,12 @@ static bool find_real(char path[PATH_MAX])
     const char *const home = getenv("CUDA_HOME");
     const char *const folders[] = {home == NULL ? "build/cuda-root" : home,
                                    "build/cuda-root", "/usr/local/cuda"};
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < 3 && named == NULL; i++) {
         (void)snprintf(path, PATH_MAX, "%s/lib64/libnccl.so.2", folders[i]);
-        if (named != NULL) (void)snprintf(path, PATH_MAX, "%s", named);
         if (dlopen(path, RTLD_NOW | RTLD_LOCAL) != NULL) return true;
     }
-    (void)snprintf(path, PATH_MAX, "libnccl.so.2");
+    (void)snprintf(path, PATH_MAX, "%s",
+                   named != NULL ? named : "libnccl.so.2");
     return dlopen(path, RTLD_NOW | RTLD_LOCAL) != NULL;
 }
 
@@ -134,7 +133,7 @@ START_TEST(the_real_one_is_found_and_says_no)
 {
     char path[PATH_MAX];
     if (!find_real(path)) {
-        printf("SKIP the_real_one_is_found_and_says_no: no libnccl.so.2\n");
+        printf("SKIP %s: no libnccl.so.2\n", __func__);
         return;
     }
     choose(path);
@@ -161,12 +160,7 @@ END_TEST
 
 int main(void)
 {
-    (void)setenv("WEFT_SIMT_DEVICES", "2", 1);
-    device_kit_need();
-    if (!is_simt()) {
-        printf("SKIP what the emulator's stand-in lacks\n");
-        return 77;
-    }
+    comm_kit_need(2);
     const TTest *const tests[] = {
         it_is_found_beside_the_library,      no_library_is_told_with_its_name,
         another_library_is_not_taken_for_it, an_old_version_is_told,

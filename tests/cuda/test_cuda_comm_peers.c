@@ -66,13 +66,6 @@ static void join_peer(const struct peer *p, comm_end *end)
     comm_kit_join(end, id, 2, 0);
 }
 
-static void *device_bytes(const comm_end *end, int64_t bytes)
-{
-    void *at = NULL;
-    OK(device_kit_api()->alloc(end->device, bytes, &at, &err));
-    return at;
-}
-
 static void end_peer(const struct peer *p, int expected)
 {
     int status = 0;
@@ -98,7 +91,7 @@ static void answer(comm_end *end, const struct peer *with)
     const weft_comm_api *const comms = comm_kit_api();
     unsigned char host[BYTES];
     (void)with;
-    void *const at = device_bytes(end, BYTES);
+    void *const at = comm_kit_alloc(end, BYTES);
     for (int round = 0; round < ROUNDS; round++) {
         OK(comms->recv(end->comm, at, BYTES, 0, &err));
         comms->before_ops(end->comm);
@@ -120,7 +113,7 @@ START_TEST(processes_talk)
     unsigned char host[BYTES], got[BYTES];
     comm_end end;
     join_peer(&p, &end);
-    void *const at = device_bytes(&end, BYTES);
+    void *const at = comm_kit_alloc(&end, BYTES);
     for (int round = 0; round < ROUNDS; round++) {
         write_bytes(host, round);
         api->upload(at, host, BYTES);
@@ -148,14 +141,24 @@ static void say_nothing(comm_end *end, const struct peer *with)
     (void)!read(with->from, &byte, 1);
 }
 
+/* Until a peer that says so is there. */
+static struct peer meet_peer(peer_fn fn, comm_end *end)
+{
+    const struct peer p = start_peer(fn);
+    char byte;
+    join_peer(&p, end);
+    hear(p.from, &byte, 1);
+    return p;
+}
+
 /* Ops of the thread that wait for the peer's message; 1 is what they see. */
 static void wait_behind(const comm_end *end, float got[4])
 {
     static const float ones[4] = {1, 1, 1, 1};
     const weft_device_api *const api = device_kit_api();
     const weft_comm_api *const comms = comm_kit_api();
-    void *const in = device_bytes(end, BYTES);
-    void *const x = device_bytes(end, sizeof ones);
+    void *const in = comm_kit_alloc(end, BYTES);
+    void *const x = comm_kit_alloc(end, sizeof ones);
     api->upload(x, ones, sizeof ones);
     comms->after_ops(end->comm);
     OK(comms->recv(end->comm, in, BYTES, 1, &err));
@@ -173,13 +176,10 @@ static void abort_and_go_on(comm_end *end, const float got[4])
 
 START_TEST(a_peer_that_was_killed_is_told)
 {
-    const struct peer p = start_peer(say_nothing);
     weft_err told = {0};
     float got[4] = {0};
-    char byte;
     comm_end end;
-    join_peer(&p, &end);
-    hear(p.from, &byte, 1);
+    const struct peer p = meet_peer(say_nothing, &end);
     wait_behind(&end, got);
     ck_assert_int_eq(kill(p.pid, SIGKILL), 0);
     const uint64_t mark = comm_kit_api()->mark(end.comm);
@@ -197,12 +197,9 @@ END_TEST
  * mark is not done, which is for the owner to judge. */
 START_TEST(a_silent_peer_is_for_the_owner_to_judge)
 {
-    const struct peer p = start_peer(say_nothing);
     float got[4] = {0};
-    char byte;
     comm_end end;
-    join_peer(&p, &end);
-    hear(p.from, &byte, 1);
+    const struct peer p = meet_peer(say_nothing, &end);
     if (_i == 0) {
         ck_assert_int_eq(kill(p.pid, SIGSTOP), 0);
     } else {
@@ -226,7 +223,7 @@ END_TEST
 /* Its message is begun and never ends. */
 static void hang(comm_end *end, const struct peer *with)
 {
-    void *const at = device_bytes(end, BYTES);
+    void *const at = comm_kit_alloc(end, BYTES);
     order_fault("nccl_hang:1");
     OK(comm_kit_api()->send(end->comm, at, BYTES, 0, &err));
     say_nothing(end, with);
@@ -235,12 +232,9 @@ static void hang(comm_end *end, const struct peer *with)
 
 START_TEST(a_message_that_hangs_is_ended_by_aborts)
 {
-    const struct peer p = start_peer(hang);
     float got[4] = {0};
-    char byte;
     comm_end end;
-    join_peer(&p, &end);
-    hear(p.from, &byte, 1);
+    const struct peer p = meet_peer(hang, &end);
     wait_behind(&end, got);
     const uint64_t mark = comm_kit_api()->mark(end.comm);
     for (int i = 0; i < 100; i++)
@@ -299,7 +293,7 @@ START_TEST(a_new_comm_takes_the_place_of_a_broken_one)
     OK(comms->make_id(id, &err));
     tell(p.to, id, sizeof id);
     comm_kit_join(&end, id, 2, 0);
-    void *const at = device_bytes(&end, BYTES);
+    void *const at = comm_kit_alloc(&end, BYTES);
     for (int round = 0; round < ROUNDS; round++) {
         api->fill(at, round, BYTES);
         comms->after_ops(end.comm);
@@ -318,7 +312,7 @@ END_TEST
 
 static void send_more(comm_end *end, const struct peer *with)
 {
-    void *const at = device_bytes(end, BYTES);
+    void *const at = comm_kit_alloc(end, BYTES);
     OK(comm_kit_api()->send(end->comm, at, BYTES, 0, &err));
     say_nothing(end, with);
 }
@@ -328,7 +322,7 @@ static void expect_less(void)
     const struct peer p = start_peer(send_more);
     comm_end end;
     join_peer(&p, &end);
-    void *const at = device_bytes(&end, BYTES);
+    void *const at = comm_kit_alloc(&end, BYTES);
     OK(comm_kit_api()->recv(end.comm, at, BYTES - 1, 1, &err));
     comm_kit_wait_done(end.comm, comm_kit_api()->mark(end.comm));
 }
@@ -379,10 +373,6 @@ static void add(TCase *tests)
 
 int main(void)
 {
-    device_kit_need();
-    if (!is_simt()) {
-        printf("SKIP two processes need two devices\n");
-        return 77;
-    }
+    comm_kit_need(1);
     return weft_suite_run_added("cuda_comm_peers", add);
 }

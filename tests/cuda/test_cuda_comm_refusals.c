@@ -9,13 +9,6 @@
 static unsigned char id[WEFT_COMM_ID_BYTES];
 static pthread_barrier_t turn;
 
-static void *device_bytes(const comm_end *end, int64_t bytes)
-{
-    void *at = NULL;
-    OK(device_kit_api()->alloc(end->device, bytes, &at, &err));
-    return at;
-}
-
 static void same_device(int32_t rank, void *arg)
 {
     comm_end end;
@@ -130,18 +123,15 @@ START_TEST(what_nccl_refuses_at_once_is_told)
 }
 END_TEST
 
-struct late {
-    const char *fault, *word;
-};
-
 static void breaks_late(int32_t rank, void *arg)
 {
-    const struct late *const late = arg;
+    static const char word[] = "joining: unhandled system error (NCCL 2)";
     comm_end end;
+    (void)arg;
     comm_kit_open(rank, &end);
     end.comm = comm_kit_begin(&end, id, 2, rank);
     if (rank == 0)
-        comm_kit_expect_broken(end.comm, late->word);
+        comm_kit_expect_broken(end.comm, word);
     else
         (void)comm_kit_wait(end.comm, NULL);
     (void)pthread_barrier_wait(&turn);
@@ -150,41 +140,39 @@ static void breaks_late(int32_t rank, void *arg)
 
 START_TEST(what_nccl_refuses_later_is_told)
 {
-    /* Both ranks are of this process, so counted faults are of either. */
-    struct late cases[] = {
-        {"nccl_init", "joining: unhandled system error (NCCL 2)"},
-    };
     (void)pthread_barrier_init(&turn, NULL, 2);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        OK(comm_kit_api()->make_id(id, &err));
-        order_fault(cases[i].fault);
-        comm_kit_ranks(2, breaks_late, &cases[i]);
-        order_fault(NULL);
-    }
+    OK(comm_kit_api()->make_id(id, &err));
+    order_fault("nccl_init");
+    comm_kit_ranks(2, breaks_late, NULL);
+    order_fault(NULL);
     (void)pthread_barrier_destroy(&turn);
     ck_assert_int_eq(live_things(), 0);
 }
 END_TEST
 
+struct refusal {
+    const char *fault, *word;
+};
+
 /* Work that does not get to the stream, or is refused. */
 static void work_breaks(int32_t rank, void *arg)
 {
-    const struct late *const late = arg;
+    const struct refusal *const refusal = arg;
     comm_end end;
     comm_kit_open(rank, &end);
     comm_kit_join(&end, id, 2, rank);
-    void *const at = device_bytes(&end, 64);
+    void *const at = comm_kit_alloc(&end, 64);
     if (pthread_barrier_wait(&turn) == PTHREAD_BARRIER_SERIAL_THREAD)
-        order_fault(late->fault);
+        order_fault(refusal->fault);
     (void)pthread_barrier_wait(&turn);
     if (rank == 0) {
         weft_err err = {0};
         ck_assert_int_eq(comm_kit_api()->send(end.comm, at, 64, 1, &err),
                          WEFT_UNAVAILABLE);
-        ck_assert_msg(strstr(err.text, late->word) != NULL, "%s", err.text);
-        comm_kit_expect_broken(end.comm, late->word);
+        ck_assert_msg(strstr(err.text, refusal->word) != NULL, "%s", err.text);
+        comm_kit_expect_broken(end.comm, refusal->word);
         comm_kit_api()->abort(end.comm); /* the first reason stays */
-        comm_kit_expect_broken(end.comm, late->word);
+        comm_kit_expect_broken(end.comm, refusal->word);
     }
     (void)pthread_barrier_wait(&turn);
     comm_kit_close(&end);
@@ -192,7 +180,7 @@ static void work_breaks(int32_t rank, void *arg)
 
 START_TEST(work_that_is_refused_breaks_the_comm)
 {
-    struct late cases[] = {
+    struct refusal cases[] = {
         {"nccl_send:1", "send: internal error (NCCL 3): ordered to fail"},
         {"nccl_busy:1", "send: NCCL has not begun it for 2 s"},
     };
@@ -209,12 +197,7 @@ END_TEST
 
 int main(void)
 {
-    (void)setenv("WEFT_SIMT_DEVICES", "2", 1);
-    device_kit_need();
-    if (!is_simt()) {
-        printf("SKIP two devices are not looked for here\n");
-        return 77;
-    }
+    comm_kit_need(2);
     const TTest *const tests[] = {
         two_ranks_of_one_device_are_refused,
         options_that_cannot_be_are_named,

@@ -115,11 +115,6 @@ static void add(TCase *tests)
 
 int main(void)
 {
-    (void)setenv("WEFT_SIMT_DEVICES", "4", 1);
-    device_kit_need();
-    if (!is_simt()) {
-        printf("SKIP four devices are not looked for here\n");
-        return 77;
-    }
+    comm_kit_need(4);
     return weft_suite_run_added("cuda_group", add);
 }

@@ -351,7 +351,6 @@ static void hang_rows(side *s)
 START_TEST(rows_that_hang_break_the_link)
 {
     side s;
-    if (!has_faults("rows_that_hang_break_the_link")) return;
     open_pair(&s, hang_rows);
     become_near(&s);
     say(&s);
@@ -376,7 +375,6 @@ static void abort_rows(side *s)
 START_TEST(an_abort_in_the_middle_breaks_the_link)
 {
     side s;
-    if (!has_faults("an_abort_in_the_middle_breaks_the_link")) return;
     open_pair(&s, abort_rows);
     become_near(&s);
     say(&s);
@@ -439,10 +437,6 @@ static void add(TCase *tests)
 
 int main(void)
 {
-    device_kit_need();
-    if (comm_kit_api()->version == 0) {
-        printf("SKIP %s\n", comm_kit_api()->why);
-        return 77;
-    }
+    comm_kit_need(1);
     return weft_suite_run_added("cuda_link", add);
 }
