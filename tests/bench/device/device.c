@@ -245,7 +245,7 @@ void bench_copy(struct bench *b)
 void bench_look(struct distance *d, double got, double want)
 {
     const double off = fabs(got - want);
-    if (!(off <= d->most)) d->most = off; /* NaN, too */
+    if (isnan(off) || off > d->most) d->most = off; /* NaN stays */
     if (fabs(want) > d->largest) d->largest = fabs(want);
 }
 
