@@ -58,6 +58,7 @@ struct weft_tls_front {
     /* The thread's. */
     connection *first; /* oldest last */
     int32_t n_shaking;
+    bool busy; /* so may be a connection */
     uint64_t told_ns, n_untold;
 };
 
@@ -173,10 +174,16 @@ static int move_in(connection *c)
         const ssize_t n =
             send(c->near, c->in.bytes + c->in.from, c->in.to - c->in.from,
                  MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n < 0 && errno != EAGAIN && errno != EINTR) return -1;
         if (n > 0) {
             c->in.from += (size_t)n;
             moved = 1;
+        } else if (n < 0 && (errno == EPIPE || errno == ECONNRESET)) {
+            /* The server has closed: what still comes is for nobody, but its
+             * last bytes are for the client. */
+            c->in.from = c->in.to;
+            moved = 1;
+        } else if (n < 0 && errno != EAGAIN && errno != EINTR) {
+            return -1;
         }
     }
     return moved;
@@ -225,7 +232,7 @@ static bool pump(weft_tls_front *f, connection *c)
         if (in == 0 && out == 0) return watch(f, c);
     }
     /* What TLS has taken off the socket, epoll does not show. */
-    c->busy = true;
+    c->busy = f->busy = true;
     return true;
 }
 
@@ -282,19 +289,16 @@ static bool take_inbox(weft_tls_front *f)
     return stopping;
 }
 
-/* Those whose turn has ended before their work. Whether any is left. */
-static bool pump_busy(weft_tls_front *f)
+/* Those whose turn has ended before their work. */
+static void pump_busy(weft_tls_front *f)
 {
-    bool busy = false;
+    if (!f->busy) return;
+    f->busy = false;
     for (connection *c = f->first; c != NULL;) {
         connection *const after = c->after;
-        if (c->busy && !pump(f, c))
-            end(f, c);
-        else
-            busy |= c->busy;
+        if (c->busy && !pump(f, c)) end(f, c);
         c = after;
     }
-    return busy;
 }
 
 /* Two events of one connection may come together, and the first may end it. */
@@ -309,9 +313,10 @@ static void *run(void *arg)
     weft_tls_front *const f = arg;
     struct epoll_event events[EVENTS];
     uint64_t looked_ns = weft_clock_now_ns();
-    bool busy = false, stopping = false;
+    bool stopping = false;
     while (!stopping) {
-        const int n = epoll_wait(f->epoll, events, EVENTS, busy ? 0 : TICK_MS);
+        const int n =
+            epoll_wait(f->epoll, events, EVENTS, f->busy ? 0 : TICK_MS);
         bool woken = false;
         for (int i = 0; i < n; i++) {
             connection *const c = events[i].data.ptr;
@@ -323,7 +328,7 @@ static void *run(void *arg)
                 end(f, c);
             }
         }
-        busy = pump_busy(f);
+        pump_busy(f);
         /* Last: what ends here may be named by events above. */
         if (woken) stopping = take_inbox(f);
         const uint64_t now_ns = weft_clock_now_ns();

@@ -1,5 +1,7 @@
 /* TLS and API keys of the public gRPC port. */
+#include <errno.h>
 #include <netinet/in.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +10,7 @@
 
 #include "node/base/address.h"
 #include "node/base/clock.h"
+#include "node/rpc/tls_front.h"
 #include "tests/support/served.h"
 #include "tests/support/suite.h"
 
@@ -265,6 +268,18 @@ static weft_client *connect_in_time(const served *node, const char *ca,
     }
 }
 
+/* The same, and on for so long that they are certainly looked at. */
+static void stay_welcome(const served *node, const char *ca, const char *key)
+{
+    const uint64_t end_ns = weft_clock_now_ns() + SECONDS(6) / 5;
+    while (weft_clock_now_ns() < end_ns) {
+        weft_client *client = NULL;
+        ck_assert_int_eq(connect_to(node, ca, key, &client), WEFT_OK);
+        ck_assert_int_eq(ask(client), WEFT_OK);
+        weft_client_destroy(client);
+    }
+}
+
 START_TEST(a_renewed_certificate_is_taken_up)
 {
     make_certificate("live", "ca");
@@ -278,16 +293,14 @@ START_TEST(a_renewed_certificate_is_taken_up)
     ck_assert_int_eq(ask(before), WEFT_OK);
     /* A file that is broken changes nothing. */
     write_text("live.pem", "no certificate\n");
-    weft_client *const still = connect_in_time(&node, "ca3.pem", NULL);
+    stay_welcome(&node, "ca3.pem", NULL);
     weft_client_destroy(before);
     weft_client_destroy(after);
-    weft_client_destroy(still);
     serve_end(&node);
     weft_tls_destroy(tls);
 }
 END_TEST
 
-static void start_stop(void);
 static served *stopping;
 static void start_stop(void)
 {
@@ -314,6 +327,87 @@ START_TEST(a_stop_lets_streams_end)
     weft_tls_destroy(tls);
 }
 END_TEST
+
+/* -- the front alone ------------------------------------------------------ */
+
+static void take_plain(void *arg, int fd)
+{
+    atomic_store((atomic_int *)arg, fd);
+}
+
+/* A client's session, whose handshake is done. */
+static weft_tls_session *shake_hands(weft_tls *tls, int fd)
+{
+    const uint64_t end_ns = weft_clock_now_ns() + SECONDS(20);
+    weft_tls_session *session = NULL;
+    bool wants_out = false;
+    ck_assert_int_eq(weft_tls_open(tls, fd, false, &session, NULL), WEFT_OK);
+    for (;;) {
+        const int done = weft_tls_shake(session, &wants_out);
+        ck_assert_msg(done >= 0, "%s", weft_tls_why(session));
+        if (done == 1) return session;
+        ck_assert_uint_lt(weft_clock_now_ns(), end_ns);
+    }
+}
+
+static size_t read_to_end(weft_tls_session *session)
+{
+    const uint64_t end_ns = weft_clock_now_ns() + SECONDS(20);
+    char got[4096];
+    size_t all = 0;
+    for (;;) {
+        const ptrdiff_t n = weft_tls_read(session, got, sizeof got);
+        if (n == 0) return all;
+        if (n > 0) all += (size_t)n;
+        ck_assert_msg(n > 0 || errno == EAGAIN, "after %zu: %s", all,
+                      weft_tls_why(session));
+        ck_assert_uint_lt(weft_clock_now_ns(), end_ns);
+    }
+}
+
+/* A client that still has something to say does not lose the last bytes of a
+ * server that has closed. */
+START_TEST(last_bytes_come_though_the_client_talks)
+{
+    enum { BYTES = 65536, SOCKET_BYTES = 4096 };
+    static const char last[BYTES];
+    const int little = SOCKET_BYTES;
+    const weft_tls_files files = {.cert_file = in_folder("server.pem"),
+                                  .key_file = in_folder("server.key"),
+                                  .ca_file = in_folder("ca.pem")};
+    weft_tls *const tls = tls_of("server", NULL);
+    weft_tls *asker = NULL;
+    weft_tls_front *front = NULL;
+    atomic_int plain = -1;
+    int pair[2];
+    ck_assert_int_eq(weft_tls_create(&files, &asker, NULL), WEFT_OK);
+    ck_assert_int_eq(
+        weft_tls_front_start(tls, take_plain, &plain, &front, NULL), WEFT_OK);
+    ck_assert_int_eq(socketpair(AF_UNIX,
+                                SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0,
+                                pair),
+                     0);
+    /* Most of what the server says cannot have left when it closes. */
+    ck_assert_int_eq(
+        setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &little, sizeof little), 0);
+    weft_tls_front_take(front, pair[0]);
+    weft_tls_session *const session = shake_hands(asker, pair[1]);
+    const uint64_t end_ns = weft_clock_now_ns() + SECONDS(20);
+    while (atomic_load(&plain) < 0)
+        ck_assert_uint_lt(weft_clock_now_ns(), end_ns);
+    ck_assert_int_eq(send(plain, last, BYTES, MSG_NOSIGNAL), BYTES);
+    (void)close(plain);
+    ck_assert_int_eq(weft_tls_write(session, "more", 4), 4);
+    ck_assert_uint_eq(read_to_end(session), BYTES);
+    weft_tls_close(session);
+    (void)close(pair[1]);
+    weft_tls_front_stop(front);
+    weft_tls_destroy(asker);
+    weft_tls_destroy(tls);
+}
+END_TEST
+
+/* -- wrong files ---------------------------------------------------------- */
 
 START_TEST(files_are_named_when_wrong)
 {
@@ -395,7 +489,7 @@ START_TEST(keys_change_without_a_restart)
     ck_assert_int_eq(ask(old), WEFT_UNAUTHENTICATED);
     /* A file without any would shut everybody out; it changes nothing. */
     write_text("live", "short\n");
-    ck_assert_int_eq(ask(client), WEFT_OK);
+    stay_welcome(&node, NULL, OTHER);
     weft_client_destroy(client);
     weft_client_destroy(old);
     serve_end(&node);
@@ -450,6 +544,7 @@ static void add(TCase *tests)
         the_silent_keep_nobody_out,
         a_renewed_certificate_is_taken_up,
         a_stop_lets_streams_end,
+        last_bytes_come_though_the_client_talks,
         files_are_named_when_wrong,
         keys_are_wanted,
         keys_change_without_a_restart,
