@@ -4,13 +4,11 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "node/base/clock.h"
+#include "node/base/file_watch.h"
 #include "node/base/log.h"
 #include "node/base/mem.h"
-
-static const uint64_t LOOK_NS = 1000000000U; /* at the file, at most so often */
 
 typedef struct key {
     size_t n;
@@ -23,8 +21,7 @@ struct weft_keys {
     key *keys;            /* [WEFT_KEYS_MAX] */
     key *fresh;           /* the same: where a file is read to */
     int32_t n;
-    struct stat seen;
-    uint64_t looked_ns;
+    weft_file_watch watch;
 };
 
 static bool is_key(const char *line, size_t n)
@@ -84,24 +81,12 @@ static weft_status read_file(const char *path, key *keys_out, int32_t max,
     return st;
 }
 
-static bool has_changed(const struct stat *a, const struct stat *b)
-{
-    return a->st_mtim.tv_sec != b->st_mtim.tv_sec ||
-           a->st_mtim.tv_nsec != b->st_mtim.tv_nsec || a->st_ino != b->st_ino ||
-           a->st_size != b->st_size;
-}
-
 /* The lock is held. */
 static void look(weft_keys *k)
 {
-    const uint64_t now_ns = weft_clock_now_ns();
-    struct stat is;
     weft_err err = {0};
     int32_t n = 0;
-    if (now_ns - k->looked_ns < LOOK_NS) return;
-    k->looked_ns = now_ns;
-    if (stat(k->path, &is) != 0 || !has_changed(&k->seen, &is)) return;
-    k->seen = is; /* told once for each change */
+    if (!weft_file_watch_look(&k->watch, weft_clock_now_ns())) return;
     if (read_file(k->path, k->fresh, WEFT_KEYS_MAX, &n, &err) != WEFT_OK) {
         weft_log(WEFT_LOG_WARN, "rpc", "keys_not_reloaded", "reason \"%s\"",
                  err.text);
@@ -127,9 +112,8 @@ weft_status weft_keys_create(const char *path, weft_keys **keys_out,
     weft_status st = WEFT_OK;
     if (k->path == NULL || k->keys == NULL || k->fresh == NULL)
         st = WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED, "no memory for keys");
-    /* Before it is read: a change in between is then seen. */
-    if (st == WEFT_OK && stat(path, &k->seen) == 0)
-        k->looked_ns = weft_clock_now_ns();
+    k->watch.paths[0] = k->path;
+    weft_file_watch_begin(&k->watch, weft_clock_now_ns());
     if (st == WEFT_OK) st = read_file(path, k->keys, WEFT_KEYS_MAX, &k->n, err);
     if (st != WEFT_OK) {
         weft_keys_destroy(k);

@@ -3,6 +3,7 @@
  */
 #include "shard/link/tls.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <limits.h>
 #include <openssl/bio.h>
@@ -12,31 +13,22 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "node/base/clock.h"
+#include "node/base/file_watch.h"
 #include "node/base/log.h"
 #include "node/base/mem.h"
 
-enum { FILES = 3 };
-
-static const uint64_t LOOK_NS = 1000000000U; /* at files, at most so often */
-
-/* What a file was when it was read last. */
-typedef struct stamp {
-    struct timespec changed;
-    ino_t inode;
-    off_t bytes;
-} stamp;
+enum { FILES = 3 }; /* certificate, key, CA */
+static_assert((int)FILES <= WEFT_FILE_WATCH_MAX, "all are watched");
 
 struct weft_tls {
     weft_tls_files files; /* paths of its own */
     char *paths[FILES];
     pthread_mutex_t lock; /* of what follows */
     SSL_CTX *context;
-    stamp stamps[FILES];
-    uint64_t looked_ns;
+    weft_file_watch watch; /* of paths */
 };
 
 struct weft_tls_session {
@@ -208,41 +200,12 @@ static weft_status make_context(const weft_tls_files *files,
     return WEFT_OK;
 }
 
-static void take_stamps(const weft_tls *tls, stamp stamps_out[FILES])
-{
-    memset(stamps_out, 0, FILES * sizeof *stamps_out);
-    for (int i = 0; i < FILES; i++) {
-        struct stat is;
-        if (tls->paths[i] == NULL || stat(tls->paths[i], &is) != 0) continue;
-        stamps_out[i].changed = is.st_mtim;
-        stamps_out[i].inode = is.st_ino;
-        stamps_out[i].bytes = is.st_size;
-    }
-}
-
-static bool have_changed(const stamp a[FILES], const stamp b[FILES])
-{
-    for (int i = 0; i < FILES; i++)
-        if (a[i].changed.tv_sec != b[i].changed.tv_sec ||
-            a[i].changed.tv_nsec != b[i].changed.tv_nsec ||
-            a[i].inode != b[i].inode || a[i].bytes != b[i].bytes)
-            return true;
-    return false;
-}
-
 /* The lock is held. */
 static void look_at_files(weft_tls *tls)
 {
-    const uint64_t now_ns = weft_clock_now_ns();
-    stamp stamps[FILES];
     SSL_CTX *context = NULL;
     weft_err err = {0};
-    if (now_ns - tls->looked_ns < LOOK_NS) return;
-    tls->looked_ns = now_ns;
-    take_stamps(tls, stamps);
-    if (!have_changed(tls->stamps, stamps)) return;
-    /* Told once for each change, also of one that cannot be used. */
-    memcpy(tls->stamps, stamps, sizeof stamps);
+    if (!weft_file_watch_look(&tls->watch, weft_clock_now_ns())) return;
     if (make_context(&tls->files, &context, &err) != WEFT_OK) {
         weft_log(WEFT_LOG_WARN, "tls", "not_reloaded", "reason \"%s\"",
                  err.text);
@@ -301,9 +264,8 @@ weft_status weft_tls_create(const weft_tls_files *files, weft_tls **tls_out,
     (void)pthread_once(&method_once, make_method);
     weft_status st = copy_paths(tls, files, err);
     if (st == WEFT_OK) {
-        /* Before they are read: a change in between is then seen. */
-        take_stamps(tls, tls->stamps);
-        tls->looked_ns = weft_clock_now_ns();
+        memcpy(tls->watch.paths, tls->paths, sizeof tls->paths);
+        weft_file_watch_begin(&tls->watch, weft_clock_now_ns());
         st = make_context(&tls->files, &tls->context, err);
     }
     if (st != WEFT_OK) {
