@@ -165,8 +165,7 @@ bool weft_link_is_ready(const weft_link *link)
                                                   : link->ops->is_ready(link);
 }
 
-/* How long before now_ns, but not before since_ns. */
-static uint64_t age(uint64_t now_ns, uint64_t at_ns, uint64_t since_ns)
+uint64_t weft_link_age(uint64_t now_ns, uint64_t at_ns, uint64_t since_ns)
 {
     const uint64_t from = at_ns > since_ns ? at_ns : since_ns;
     return now_ns > from ? now_ns - from : 0;
@@ -177,13 +176,13 @@ weft_status weft_link_judge(weft_link *link, uint64_t now_ns,
 {
     WEFT_TRY(weft_link_check_unbroken(link, err));
     const weft_link_options *const options = &link->options;
-    const uint64_t silent =
-        age(now_ns, atomic_load(&link->last_heard_ns), waiting_since_ns);
+    const uint64_t silent = weft_link_age(
+        now_ns, atomic_load(&link->last_heard_ns), waiting_since_ns);
     if (options->silence_ns > 0 && silent > options->silence_ns)
         return weft_link_break(link, err, "silent for %llu ms",
                                (unsigned long long)silent / 1000000U);
-    const uint64_t stalled =
-        age(now_ns, atomic_load(&link->last_progress_ns), waiting_since_ns);
+    const uint64_t stalled = weft_link_age(
+        now_ns, atomic_load(&link->last_progress_ns), waiting_since_ns);
     if (options->stall_ns > 0 && stalled > options->stall_ns &&
         !link->ops->is_idle(link))
         return weft_link_break(link, err, "took nothing for %llu ms",

@@ -66,6 +66,8 @@ weft_status weft_link_break(weft_link *link, weft_err *err, const char *format,
 /* UNAVAILABLE with the reason, if it is broken. */
 WEFT_MUST_CHECK weft_status weft_link_check_unbroken(const weft_link *link,
                                                      weft_err *err);
+/* How long before now_ns, but not before since_ns. */
+uint64_t weft_link_age(uint64_t now_ns, uint64_t at_ns, uint64_t since_ns);
 /* As weft_link_send of a frame that was checked. */
 WEFT_MUST_CHECK weft_status weft_link_send_checked(weft_link *link,
                                                    const weft_frame *frame,

@@ -412,13 +412,6 @@ uint64_t weft_near_tick_ns(const weft_link *link)
     return moves ? LATER_NS : UINT64_MAX;
 }
 
-/* How long before now_ns, but not before since_ns. */
-static uint64_t age(uint64_t now_ns, uint64_t at_ns, uint64_t since_ns)
-{
-    const uint64_t from = at_ns > since_ns ? at_ns : since_ns;
-    return now_ns > from ? now_ns - from : 0;
-}
-
 weft_status weft_near_judge(weft_link *link, uint64_t now_ns, uint64_t since_ns,
                             weft_err *err)
 {
@@ -432,7 +425,7 @@ weft_status weft_near_judge(weft_link *link, uint64_t now_ns, uint64_t since_ns,
         return fail_comm(link, &why, err);
     const uint64_t limit = near->pool->options.rows_ns;
     const uint64_t held =
-        near->held ? age(now_ns, near->since_ns, since_ns) : 0;
+        near->held ? weft_link_age(now_ns, near->since_ns, since_ns) : 0;
     if (held > limit)
         return weft_link_break(link, err,
                                "the rows of a frame \"%s\" were not there "
@@ -440,7 +433,9 @@ weft_status weft_near_judge(weft_link *link, uint64_t now_ns, uint64_t since_ns,
                                weft_frame_type_name(near->frame.type),
                                (unsigned long long)held / 1000000U);
     const uint64_t flown =
-        near->n_sent > 0 ? age(now_ns, oldest(near)->since_ns, since_ns) : 0;
+        near->n_sent > 0
+            ? weft_link_age(now_ns, oldest(near)->since_ns, since_ns)
+            : 0;
     if (flown / TAKEN_NS_TIMES > limit)
         return weft_link_break(link, err, "took no near rows for %llu ms",
                                (unsigned long long)flown / 1000000U);

@@ -133,6 +133,7 @@ static void drop_comms(weft_near_link *near)
 static void stay(weft_link *link, const char *why)
 {
     drop_comms(link->near);
+    link->options.limits.near = false;
     link->near->n_failed++;
     weft_log(WEFT_LOG_WARN, "link", "rows", "peer \"%s\" rows tcp why \"%s\"",
              link->name, why);

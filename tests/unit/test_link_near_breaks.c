@@ -250,6 +250,31 @@ START_TEST(near_frames_on_other_links_break)
 }
 END_TEST
 
+/* One end was ready, and the other has given up: it has no near rows to send,
+ * and what comes as such has no place. */
+START_TEST(near_frames_after_giving_up_break)
+{
+    near_kit_scene s;
+    near_kit_reset();
+    near_kit_script_of(0)->pends = true;
+    weft_near_options options = {.memory = near_kit_memory(0),
+                                 .in = near_kit_limits(),
+                                 .out = near_kit_limits(),
+                                 .links_max = 1,
+                                 .ready_ns = 20000000};
+    OK(weft_near_create(&options, &s.a_near, &err));
+    s.b_near = near_kit_create(1, 1);
+    near_kit_open(KIT_TCP, s.a_near, s.b_near, &s.a, &s.b);
+    near_kit_settle(s.a, s.b);
+    ck_assert_uint_eq(near_kit_stats(s.b).near_failed, 1);
+    weft_frame frame = near_kit_frame(1, 2, 3);
+    frame.is_near = true;
+    OK(weft_link_send_checked(s.a, &frame, NULL, &err));
+    expect_broken(s.b, "near rows on a link that has none");
+    near_kit_scene_close(&s);
+}
+END_TEST
+
 static void add(TCase *tests)
 {
     tcase_add_loop_test(tests, a_frame_waits_for_its_rows, 0, 2);
@@ -260,6 +285,7 @@ static void add(TCase *tests)
     tcase_add_test(tests, what_is_said_comes_back);
     tcase_add_loop_test(tests, what_is_out_of_place_breaks, 0, 10);
     tcase_add_test(tests, near_frames_on_other_links_break);
+    tcase_add_test(tests, near_frames_after_giving_up_break);
     tcase_set_timeout(tests, 120);
 }
 
