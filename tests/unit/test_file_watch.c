@@ -38,10 +38,24 @@ static void remove_files(void)
     ck_assert_int_eq(rmdir(folder), 0);
 }
 
-static void touch(void)
+static void touch(int seconds, int ns)
 {
-    const struct timespec times[2] = {{.tv_sec = 1}, {.tv_sec = 1}};
+    struct stat was;
+    ck_assert_int_eq(stat(other, &was), 0);
+    struct timespec times[2] = {was.st_atim, was.st_mtim};
+    times[1].tv_sec += seconds;
+    times[1].tv_nsec ^= ns;
     ck_assert_int_eq(utimensat(AT_FDCWD, other, times, 0), 0);
+}
+
+static void touch_second(void)
+{
+    touch(1, 0);
+}
+
+static void touch_ns(void)
+{
+    touch(0, 1);
 }
 
 static void grow(void)
@@ -74,7 +88,8 @@ static void lose(void)
 /* Each kind of change is told once, and not before its second is over. */
 START_TEST(a_change_is_told_once)
 {
-    void (*const changes[])(void) = {touch, grow, replace, lose};
+    void (*const changes[])(void) = {touch_second, touch_ns, grow, replace,
+                                     lose};
     uint64_t now = 1;
     weft_file_watch watch = {.paths = {one, NULL, other}};
     weft_file_watch_begin(&watch, now);
