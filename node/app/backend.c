@@ -51,11 +51,13 @@ static weft_status open_library(const char *name, weft_backend *b,
         void *symbol;
         weft_device_get_fn get;
     } at = {.symbol = dlsym(b->opened, WEFT_DEVICE_SYMBOL)};
-    b->memory.api = at.symbol == NULL ? NULL : at.get(WEFT_DEVICE_ABI);
-    if (b->memory.api == NULL || b->memory.api->abi != WEFT_DEVICE_ABI)
+    const weft_device_api *const api =
+        at.symbol == NULL ? NULL : at.get(WEFT_DEVICE_ABI);
+    if (api == NULL || api->abi != WEFT_DEVICE_ABI)
         return WEFT_FAIL(err, WEFT_UNAVAILABLE,
                          "--backend %s: %s is of another version of weft", name,
                          path);
+    b->memory.api = api;
     return WEFT_OK;
 }
 
@@ -155,11 +157,17 @@ void weft_backend_device(const weft_backend *backend, char *text_out,
                        backend->info.name);
 }
 
+/* A 64th stays free. */
+static int64_t usable(int64_t free_bytes)
+{
+    return free_bytes - free_bytes / 64;
+}
+
 int64_t weft_backend_free_bytes(const weft_backend *backend)
 {
     weft_device_info info;
     backend->memory.api->get_info(backend->memory.device, &info);
-    return info.free_bytes - info.free_bytes / 64;
+    return usable(info.free_bytes);
 }
 
 void weft_backend_apply(const weft_backend *backend,
@@ -183,8 +191,7 @@ weft_status weft_backend_plan(const weft_backend *backend,
     backend->memory.api->get_info(backend->memory.device, &info);
     const int64_t buffers =
         weft_engine_device_bytes(config, engine) + parts_bytes;
-    const int64_t left =
-        info.free_bytes - weights_bytes - buffers - info.free_bytes / 64;
+    const int64_t left = usable(info.free_bytes) - weights_bytes - buffers;
     WEFT_TRY(weft_memory_useful_kv(config, engine, &useful, err));
     const int64_t wanted = kv_bytes > 0 ? kv_bytes : 1;
     if (left < wanted)
