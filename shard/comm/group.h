@@ -69,6 +69,14 @@ WEFT_MUST_CHECK weft_status weft_comm_sum_rows(weft_comm_rank *rank,
                                                int32_t n_row, int32_t width,
                                                weft_round round, weft_err *err);
 
+int32_t weft_comm_rank_index(const weft_comm_rank *rank);
+
+/* What rank 0 alone can know: it says how it went, and the others wait until it
+ * has, whatever they give as `own`. All return what rank 0 gave. The reason of
+ * the abort, where there was one. */
+WEFT_MUST_CHECK weft_status weft_comm_follow(weft_comm_rank *rank,
+                                             weft_status own, weft_err *err);
+
 /* After a sync: whether all sums so far were whole. On a device that is where a
  * rank that failed is heard of. */
 WEFT_MUST_CHECK weft_status weft_comm_rank_check(weft_comm_rank *rank,

@@ -103,12 +103,19 @@ typedef struct weft_part_of_model {
     int32_t first_layer, end_layer;
     bool embed, head; /* embedding; final norm and lm_head */
     bool experts;     /* routed experts */
+    /* Of a tensor-parallel stage: which rank, of how many; 0 or 1: alone. Heads
+     * and middle widths are cut in equal runs, of which this is number `rank`:
+     * q_b, k_up, v_up, g and gate, up by outputs, o and down by inputs, as
+     * weft_partition_rank says. All else is whole. F8 whose scale blocks would
+     * not stay blocks is expanded, as k_up is. */
+    int32_t n_ranks, rank;
 } weft_part_of_model;
 
 /* From here on measure (stats: n_used, n_params, file_bytes, resident_bytes,
  * staging_bytes) and load are about this part alone; only its bytes are read.
  * The whole checkpoint has been validated, and weights_hash is of all of it.
- * INVALID_ARGUMENT: layers out of range. */
+ * INVALID_ARGUMENT: layers out of range, or a cut by ranks that
+ * weft_partition_rank refuses. */
 WEFT_MUST_CHECK weft_status weft_checkpoint_set_part(
     weft_checkpoint *checkpoint, const weft_part_of_model *part, weft_err *err);
 

@@ -25,6 +25,7 @@
 #define WEFT_SHARD_MODEL_FORWARD_H
 
 #include "kernels/ops.h"
+#include "shard/comm/group.h"
 #include "shard/kv/store.h"
 #include "shard/load/weights.h"
 #include "shard/model/experts.h"
@@ -61,6 +62,12 @@ typedef struct weft_forward_options {
     /* Routed experts are computed there; NULL: here, from weights. */
     const weft_experts *experts; /* borrowed */
     int32_t lane;                /* of its calls */
+    /* Of a tensor-parallel stage (ranks.h); NULL: alone. The config is as a
+     * rank sees it. What each rank has computed a part of, the outputs of
+     * attention and of the second half of a layer, is summed over the ranks
+     * before it is rounded; rank 0 alone embeds, asks experts elsewhere and
+     * gives logits. */
+    weft_comm_rank *rank; /* borrowed */
 } weft_forward_options;
 
 /* Host bytes of the step's buffers; and those of a device, if there is one and

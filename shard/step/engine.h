@@ -42,6 +42,13 @@ typedef struct weft_engine_options {
     const weft_ops *ops;
     const weft_memory *memory; /* of the ops, borrowed; NULL: the host's. Who
                                   creates and stops the engine is bound to it */
+    /* Tensor parallel: the stage's other ranks, 1 ... n_ranks - 1; 0 or 1:
+     * alone. `memory`, weights and threads are of each rank: those that engine
+     * and stage are given are rank 0's, and `threads` is how many each has.
+     * kv_bytes is of each rank, too: all hold the same rows. */
+    int32_t n_ranks;
+    const struct weft_rank_parts *ranks; /* [n_ranks - 1], borrowed; NULL: for
+                                            sizes alone */
     /* The rest of the group and of the pool. All borrowed until destroy. */
     struct weft_stages *stages;     /* NULL: one stage, this one */
     const int64_t *stage_kv_bytes;  /* [n_stages - 1]: of stages 1 ... */
