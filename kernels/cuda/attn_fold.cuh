@@ -38,6 +38,33 @@ __device__ __forceinline__ int32_t attn_n_keys(const weft_row *row)
     return row->keys != nullptr ? row->n_keys : row->position - row->first + 1;
 }
 
+// A block of a form that goes through keys in tiles: M heads of one row, tiles
+// [first, end) of KT keys. first >= end: none.
+struct attn_block {
+    const weft_row *row;
+    const float *q; // of the first head
+    int32_t r, head, n_head, n_keys, first, end;
+};
+template <int M, int KT>
+__device__ __forceinline__ attn_block attn_block_of(const attn_work &work)
+{
+    constexpr int32_t per_split = ATTN_SPLIT / KT;
+    const int32_t block = static_cast<int32_t>(blockIdx.x);
+    attn_block b;
+    b.r = block / work.n_head_block;
+    b.row = work.op.rows + b.r;
+    b.head = block % work.n_head_block * M;
+    b.n_head = work.op.n_head - b.head < M ? work.op.n_head - b.head : M;
+    b.q = work.op.q + b.r * work.op.q_stride +
+          static_cast<int64_t>(b.head) * work.op.width;
+    b.n_keys = attn_n_keys(b.row);
+    const int32_t n_tile = (b.n_keys + KT - 1) / KT;
+    b.first = static_cast<int32_t>(blockIdx.y) * per_split;
+    const int32_t split_end = b.first + per_split;
+    b.end = work.acc == nullptr || split_end > n_tile ? n_tile : split_end;
+    return b;
+}
+
 // Where key number j of a row is.
 __device__ __forceinline__ const unsigned char *
 attn_key(const weft_paged &kv, const weft_row *row, int32_t j)

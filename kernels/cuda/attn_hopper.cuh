@@ -50,8 +50,7 @@ template <int WP_, int PARTS_, int KT_, int STAGES_> struct attn_hopper_shape {
     static constexpr int TILE = WP / 64 * TILE_PART;
     static constexpr int BARRIER_AT = TILE_AT + STAGES * TILE;
     // 1024 beside them to align the tiles.
-    static constexpr int BYTES =
-        1024 + BARRIER_AT + 2 * STAGES * static_cast<int>(sizeof(mbarrier));
+    static constexpr int BYTES = 1024 + BARRIER_AT + stage_ring<STAGES>::BYTES;
 
     static_assert(WP % 64 == 0 && KT % 16 == 0 && ATTN_SPLIT % KT == 0,
                   "tiles");
@@ -61,31 +60,18 @@ using attn_hopper_full = attn_hopper_shape<576, 1, 64, 2>;
 using attn_hopper_window = attn_hopper_shape<1088, 2, 16, 2>;
 
 // The parts of a block's shared memory.
-template <class S> struct attn_hopper_shared {
+template <class S> struct attn_hopper_shared : stage_ring<S::STAGES> {
     unsigned char *base;
 
     __device__ __forceinline__ explicit attn_hopper_shared(unsigned char *at)
+        : base(tile_aligned(at))
     {
-        const uintptr_t u = reinterpret_cast<uintptr_t>(at);
-        base = at + (1024 - u % 1024) % 1024;
+        this->barriers = reinterpret_cast<mbarrier *>(base + S::BARRIER_AT);
     }
+    // The i-th tile of the block.
     __device__ __forceinline__ unsigned char *tile(int32_t i) const
     {
         return base + S::TILE_AT + i % S::STAGES * S::TILE;
-    }
-    __device__ __forceinline__ mbarrier *full(int32_t i) const
-    {
-        return reinterpret_cast<mbarrier *>(base + S::BARRIER_AT) +
-               i % S::STAGES;
-    }
-    __device__ __forceinline__ mbarrier *empty(int32_t i) const
-    {
-        return full(i) + S::STAGES;
-    }
-    // Of the i-th tile of the block.
-    __device__ __forceinline__ uint32_t parity(int32_t i) const
-    {
-        return static_cast<uint32_t>(i / S::STAGES) & 1U;
     }
     // Chunk c of 8 channels of row r; parts of 64 channels are `part` bytes.
     __device__ static __forceinline__ uint32_t chunk(int32_t r, int32_t c,
@@ -100,27 +86,14 @@ struct alignas(16) attn_chunk {
     uint16_t v[8];
 };
 
-// A block's heads and keys: tiles [first, end).
-struct attn_hopper_block {
-    const weft_row *row;
-    const float *q; // of the first head
-    int32_t r, head, n_head, n_keys, first, end;
-};
-
 // --- Into shared memory ------------------------------------------------------
 
 template <class S>
 __device__ __forceinline__ void
 attn_hopper_begin(const attn_hopper_shared<S> &sh, const weft_attn &op,
-                  const attn_hopper_block &b)
+                  const attn_block &b)
 {
-    if (thread_index() == 0) {
-        for (int32_t i = 0; i < S::STAGES; i++) {
-            mbarrier_init(sh.full(i), 4);
-            mbarrier_init(sh.empty(i), 2 * WARPGROUP / 32);
-        }
-        fence_mbarrier();
-    }
+    sh.init(4, 2 * WARPGROUP / 32);
     for (int32_t h = warp_index(); h < S::M; h += S::THREADS / 32) {
         const float *const q = b.q + static_cast<int64_t>(h) * op.width;
         for (int32_t c = lane_index(); c < S::WP / 8; c += 32) {
@@ -168,7 +141,7 @@ __device__ __forceinline__ void attn_hopper_fetch_row(unsigned char *tile,
 // w ROWS + i.
 template <class S>
 __device__ __forceinline__ const unsigned char *
-attn_hopper_find(const weft_paged &kv, const attn_hopper_block &b, int32_t t)
+attn_hopper_find(const weft_paged &kv, const attn_block &b, int32_t t)
 {
     const int32_t j = t * S::KT + warp_index() * S::ROWS + lane_index();
     const bool is_there = lane_index() < S::ROWS && t < b.end && j < b.n_keys;
@@ -201,7 +174,7 @@ attn_hopper_hand_over(const attn_hopper_shared<S> &sh, int32_t i)
 template <class S>
 __device__ __forceinline__ void
 attn_hopper_fetch(const attn_hopper_shared<S> &sh, const weft_attn &op,
-                  const attn_hopper_block &b)
+                  const attn_block &b)
 {
     const unsigned char *key = attn_hopper_find<S>(op.kv, b, b.first);
     const int32_t n = b.end - b.first;
@@ -209,7 +182,7 @@ attn_hopper_fetch(const attn_hopper_shared<S> &sh, const weft_attn &op,
     for (int32_t i = 0; i < n; i++) {
         const unsigned char *const next =
             attn_hopper_find<S>(op.kv, b, b.first + i + 1);
-        mbarrier_wait(sh.empty(i), sh.parity(i) ^ 1U);
+        sh.wait_empty(i);
 #pragma unroll 1
         for (int32_t r = 0; r < S::ROWS; r++)
             attn_hopper_fetch_row<S>(sh.tile(i), attn_hopper_of_lane(key, r),
@@ -333,7 +306,7 @@ template <class S>
 __device__ __forceinline__ void
 attn_hopper_close(float (&acc)[S::NV / 2], attn_hopper_sums *sums,
                   const attn_work &work, const attn_place &place,
-                  const attn_hopper_block &b, int32_t channel)
+                  const attn_block &b, int32_t channel)
 {
     const int32_t lane = lane_index();
 #pragma unroll
@@ -369,7 +342,7 @@ attn_hopper_close(float (&acc)[S::NV / 2], attn_hopper_sums *sums,
 template <class S>
 __device__ __forceinline__ void
 attn_hopper_multiply(const attn_hopper_shared<S> &sh, const attn_work &work,
-                     const attn_hopper_block &b)
+                     const attn_block &b)
 {
     constexpr int32_t per_split = ATTN_SPLIT / S::KT;
     const int32_t group = thread_index() / WARPGROUP - 1;
@@ -384,7 +357,7 @@ attn_hopper_multiply(const attn_hopper_shared<S> &sh, const attn_work &work,
     for (int32_t t = b.first; t < b.end; t++) {
         const int32_t i = t - b.first, left = b.n_keys - t * S::KT;
         float s[S::KT / 2], alpha[2];
-        mbarrier_wait(sh.full(i), sh.parity(i));
+        sh.wait_full(i);
         attn_hopper_scores<S>(sh, s, i);
 #pragma unroll
         for (int32_t half = 0; half < 2; half++)
@@ -401,28 +374,6 @@ attn_hopper_multiply(const attn_hopper_shared<S> &sh, const attn_work &work,
     }
 }
 
-// Which heads and keys this block has.
-template <class S>
-__device__ __forceinline__ attn_hopper_block
-attn_hopper_block_of(const attn_work &work)
-{
-    const int32_t block = static_cast<int32_t>(blockIdx.x);
-    attn_hopper_block b;
-    b.r = block / work.n_head_block;
-    b.row = work.op.rows + b.r;
-    b.head = block % work.n_head_block * S::M;
-    b.n_head = work.op.n_head - b.head < S::M ? work.op.n_head - b.head : S::M;
-    b.q = work.op.q + b.r * work.op.q_stride +
-          static_cast<int64_t>(b.head) * work.op.width;
-    b.n_keys = attn_n_keys(b.row);
-    constexpr int32_t per_split = ATTN_SPLIT / S::KT;
-    const int32_t n_tile = (b.n_keys + S::KT - 1) / S::KT;
-    b.first = static_cast<int32_t>(blockIdx.y) * per_split;
-    const int32_t split_end = b.first + per_split;
-    b.end = work.acc == nullptr || split_end > n_tile ? n_tile : split_end;
-    return b;
-}
-
 // Grid: attn_work's, and z = parts of the values.
 template <class S>
 __global__ void __launch_bounds__(S::THREADS, 1)
@@ -431,7 +382,7 @@ __global__ void __launch_bounds__(S::THREADS, 1)
 #if WEFT_HOPPER
     WEFT_SHARED_DYNAMIC(unsigned char, base);
     const attn_hopper_shared<S> sh(base);
-    const attn_hopper_block b = attn_hopper_block_of<S>(work);
+    const attn_block b = attn_block_of<S::M, S::KT>(work);
     const bool is_first = blockIdx.y == 0 && blockIdx.z == 0;
     if (b.n_keys <= 0 && is_first && thread_index() < ATTN_THREADS)
         attn_put_zeros(work.op, b.r, b.head, b.n_head);

@@ -133,11 +133,7 @@ struct alignas(16) tensor_chunk {
     uint16_t v[8];
 };
 
-// A block's heads and keys.
-struct tensor_block {
-    const weft_row *row;
-    const float *q; // of the first head
-    int32_t r, head, n_head, n_keys;
+struct tensor_block : attn_block {
     int32_t n_step; // of 16 channels
 };
 
@@ -436,11 +432,10 @@ tensor_put(const tensor_shared<S> &sh, tensor_acc<S> *acc,
     *acc = {};
 }
 
-// Tiles [first, end) of a row's keys.
 template <class S>
-__device__ __forceinline__ void
-tensor_tiles(const tensor_shared<S> &sh, const attn_work &work,
-             const tensor_block &b, int32_t first, int32_t end)
+__device__ __forceinline__ void tensor_tiles(const tensor_shared<S> &sh,
+                                             const attn_work &work,
+                                             const tensor_block &b)
 {
     constexpr int32_t per_split = ATTN_SPLIT / S::KT;
     tensor_acc<S> acc = {};
@@ -450,19 +445,19 @@ tensor_tiles(const tensor_shared<S> &sh, const attn_work &work,
         tensor_hold_q<S>(held, work.op, b);
     else
         tensor_put_q(sh, work.op, b);
-    tensor_find_keys(sh, work.op.kv, b, first);
-    tensor_find_keys(sh, work.op.kv, b, first + 1);
+    tensor_find_keys(sh, work.op.kv, b, b.first);
+    tensor_find_keys(sh, work.op.kv, b, b.first + 1);
     __syncthreads(); // where keys are, and q
-    tensor_load(sh, b, work.op.width, first);
-    for (int32_t t = first; t < end; t++) {
+    tensor_load(sh, b, work.op.width, b.first);
+    for (int32_t t = b.first; t < b.end; t++) {
         cp_async_wait<0>();
         __syncthreads(); // tile t is there, the one before is done with
-        if (t + 1 < end) tensor_load(sh, b, work.op.width, t + 1);
+        if (t + 1 < b.end) tensor_load(sh, b, work.op.width, t + 1);
         tensor_find_keys(sh, work.op.kv, b, t + 2);
         tensor_scores(sh, held, b, t);
         __syncthreads(); // scores are there
         tensor_softmax(sh, &sums, b, work.op.scale, t);
-        const bool closes = t + 1 == end || (t + 1) % per_split == 0;
+        const bool closes = t + 1 == b.end || (t + 1) % per_split == 0;
         const attn_place place =
             attn_place_of(work, b.r, t / per_split, b.n_keys);
         if (closes) tensor_close(sh, &sums, work, place, b);
@@ -473,30 +468,15 @@ tensor_tiles(const tensor_shared<S> &sh, const attn_work &work,
     }
 }
 
-// Which heads and keys this block has.
 template <class S>
 __device__ __forceinline__ void tensor_run(const tensor_shared<S> &sh,
                                            const attn_work &work)
 {
-    const int32_t block = static_cast<int32_t>(blockIdx.x);
-    tensor_block b;
-    b.r = block / work.n_head_block;
-    b.row = work.op.rows + b.r;
-    b.head = block % work.n_head_block * S::M;
-    b.n_head = work.op.n_head - b.head < S::M ? work.op.n_head - b.head : S::M;
-    b.q = work.op.q + b.r * work.op.q_stride +
-          static_cast<int64_t>(b.head) * work.op.width;
-    b.n_keys = attn_n_keys(b.row);
-    b.n_step = (work.op.width + 15) / 16;
+    const tensor_block b = {attn_block_of<S::M, S::KT>(work),
+                            (work.op.width + 15) / 16};
     if (b.n_keys <= 0 && blockIdx.y == 0)
         attn_put_zeros(work.op, b.r, b.head, b.n_head);
-    const int32_t n_tile = (b.n_keys + S::KT - 1) / S::KT;
-    constexpr int32_t per_split = ATTN_SPLIT / S::KT;
-    const int32_t first = static_cast<int32_t>(blockIdx.y) * per_split;
-    const int32_t split_end = first + per_split;
-    const int32_t end =
-        work.acc == nullptr || split_end > n_tile ? n_tile : split_end;
-    if (first < end) tensor_tiles(sh, work, b, first, end);
+    if (b.first < b.end) tensor_tiles(sh, work, b);
 }
 
 template <class S>

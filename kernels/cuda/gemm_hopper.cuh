@@ -6,8 +6,8 @@
 // weights: a bulk copy of S::seg bytes a row of the matrix, which needs no map,
 // for what experts there are and where is known on the device alone. The others
 // fetch activations, gathered and in fp32 as they lie in memory, and store them
-// as bfloat16. Stages go round by mbarriers: `full` counts the bytes and the
-// warps that filled it, `empty` the warps that are done with it.
+// as bfloat16. Stages go round: `full` counts the bytes and the warps that
+// filled one, `empty` the warps that are done with it.
 //
 // Rows of weights in shared memory are S::pitch bytes apart, 16 more than they
 // are long, so that the eight rows of an ldmatrix lie in different banks. They
@@ -40,8 +40,7 @@ template <int N, int GROUPS, int SEG, int STAGES> struct hopper_shape {
     static constexpr int W_AT = STAGES * x_bytes;
     static constexpr int BARRIER_AT = W_AT + STAGES * w_bytes;
     // 1024 beside them to align the tiles.
-    static constexpr int bytes =
-        1024 + BARRIER_AT + 2 * STAGES * static_cast<int>(sizeof(mbarrier));
+    static constexpr int bytes = 1024 + BARRIER_AT + stage_ring<STAGES>::BYTES;
     static_assert(SEG == 128 || SEG == 256, "a stage is 64 to 256 inputs");
     static_assert(MMA_BLOCK % outs == 0, "a tile lies in one row of scales");
     static_assert(x_bytes % 1024 == 0 && BARRIER_AT % 8 == 0, "aligned");
@@ -74,13 +73,13 @@ constexpr hopper_size hopper_size_of(int64_t n_row, int32_t n_out,
 }
 
 // The parts of a block's shared memory.
-template <class S> struct hopper_ring {
+template <class S> struct hopper_ring : stage_ring<S::stages> {
     unsigned char *base;
 
     __device__ __forceinline__ explicit hopper_ring(unsigned char *shared)
+        : base(tile_aligned(shared))
     {
-        const uintptr_t at = reinterpret_cast<uintptr_t>(shared);
-        base = shared + (1024 - at % 1024) % 1024;
+        this->barriers = reinterpret_cast<mbarrier *>(base + S::BARRIER_AT);
     }
     __device__ __forceinline__ unsigned char *x(int32_t s) const
     {
@@ -90,37 +89,9 @@ template <class S> struct hopper_ring {
     {
         return base + S::W_AT + s % S::stages * S::w_bytes;
     }
-    __device__ __forceinline__ mbarrier *full(int32_t s) const
-    {
-        return reinterpret_cast<mbarrier *>(base + S::BARRIER_AT) +
-               s % S::stages;
-    }
-    __device__ __forceinline__ mbarrier *empty(int32_t s) const
-    {
-        return full(s) + S::stages;
-    }
-    // Of stage s, which is used for the (s / stages)th time.
-    __device__ __forceinline__ uint32_t parity(int32_t s) const
-    {
-        return static_cast<uint32_t>(s / S::stages) & 1U;
-    }
-    __device__ __forceinline__ void wait_empty(int32_t s) const
-    {
-        mbarrier_wait(empty(s), parity(s) ^ 1U);
-    }
-    __device__ __forceinline__ void wait_full(int32_t s) const
-    {
-        mbarrier_wait(full(s), parity(s));
-    }
     __device__ __forceinline__ void begin() const
     {
-        if (threadIdx.x == 0) {
-            for (int32_t s = 0; s < S::stages; s++) {
-                mbarrier_init(full(s), 1 + S::x_warps);
-                mbarrier_init(empty(s), 4 * S::groups);
-            }
-            fence_mbarrier();
-        }
+        this->init(1 + S::x_warps, 4 * S::groups);
         __syncthreads();
     }
 };
@@ -211,7 +182,8 @@ template <class S, class T> struct hopper_x {
         }
     }
     // Columns of rows that are not there stay what they are: no other column
-    // takes part of them.
+    // takes part of them. Chunks of rows of 128 bytes lie as the swizzle has
+    // them.
     __device__ __forceinline__ void store(unsigned char *stage,
                                           int32_t first) const
     {
@@ -219,24 +191,9 @@ template <class S, class T> struct hopper_x {
 #pragma unroll
         for (int32_t i = 0; i < BATCH; i++) {
             const int32_t r = row_of(first + i);
-            if (r < rows) put(tile, r, v[i][0].v, v[i][1].v);
+            if (r < rows)
+                store_chunk<T, 128>(tile, r, chunk % 8, v[i][0], v[i][1]);
         }
-    }
-    __device__ __forceinline__ void put(unsigned char *tile, int32_t r,
-                                        const float *a, const float *b) const
-    {
-        const uint32_t at = static_cast<uint32_t>(r * 128 + chunk % 8 * 16);
-        if (sizeof(T) == 2) {
-            *reinterpret_cast<words4 *>(tile + swizzled(at)) = {
-                {pack_bf16(a[0], a[1]), pack_bf16(a[2], a[3]),
-                 pack_bf16(b[0], b[1]), pack_bf16(b[2], b[3])}};
-            return;
-        }
-        const uint32_t even = at & ~16U, half = (at & 16U) / 2;
-        *reinterpret_cast<words2 *>(tile + swizzled(even) + half) = {
-            {pack_bf16(a[0], a[2]), pack_bf16(b[0], b[2])}};
-        *reinterpret_cast<words2 *>(tile + swizzled(even + 16) + half) = {
-            {pack_bf16(a[1], a[3]), pack_bf16(b[1], b[3])}};
     }
 };
 

@@ -1,6 +1,6 @@
 // hopper.cuh - device.cuh for compute capability 9.0a: barriers in shared
-// memory that count bytes, the copy engine (TMA), products by a warpgroup
-// (wgmma), named barriers.
+// memory that count bytes and rings of stages by them, the copy engine (TMA),
+// products by a warpgroup (wgmma), named barriers.
 //
 // Kernels that use it have their body inside #if WEFT_HOPPER and are launched
 // on such a device alone. Shared memory that ordinary stores wrote and that
@@ -234,4 +234,58 @@ template <int N> __device__ __forceinline__ void registers_take()
 
 } // namespace weft
 #endif
+
+namespace weft
+{
+
+// --- Stages ------------------------------------------------------------------
+
+// Where a tile may begin: `shared`, or up to 1023 bytes further on.
+__device__ __forceinline__ unsigned char *tile_aligned(unsigned char *shared)
+{
+    const uintptr_t at = reinterpret_cast<uintptr_t>(shared);
+    return shared + (1024 - at % 1024) % 1024;
+}
+
+// Barriers of stages that go round between who fills them and who uses them.
+// Number i is in stage i % STAGES, which it has for the (i / STAGES)th time.
+template <int STAGES> struct stage_ring {
+    static constexpr int BYTES =
+        2 * STAGES * static_cast<int>(sizeof(mbarrier));
+    mbarrier *barriers; // in shared memory
+
+    __device__ __forceinline__ mbarrier *full(int32_t i) const
+    {
+        return barriers + i % STAGES;
+    }
+    __device__ __forceinline__ mbarrier *empty(int32_t i) const
+    {
+        return full(i) + STAGES;
+    }
+    __device__ __forceinline__ uint32_t parity(int32_t i) const
+    {
+        return static_cast<uint32_t>(i / STAGES) & 1U;
+    }
+    __device__ __forceinline__ void wait_full(int32_t i) const
+    {
+        mbarrier_wait(full(i), parity(i));
+    }
+    __device__ __forceinline__ void wait_empty(int32_t i) const
+    {
+        mbarrier_wait(empty(i), parity(i) ^ 1U);
+    }
+    // How many arrive when a stage is filled, and when it is done with. By the
+    // whole block; then a barrier of it.
+    __device__ __forceinline__ void init(uint32_t fillers, uint32_t users) const
+    {
+        if (threadIdx.x != 0) return;
+        for (int32_t i = 0; i < STAGES; i++) {
+            mbarrier_init(full(i), fillers);
+            mbarrier_init(empty(i), users);
+        }
+        fence_mbarrier();
+    }
+};
+
+} // namespace weft
 #endif

@@ -37,7 +37,6 @@ static inline const unsigned char *packed_element(const weft_matrix *m,
            at * (int64_t)weft_dtype_bytes(m->dtype);
 }
 
-/* `to` takes a matrix that is packed, as it is, to the device. */
 /* To write it: the oracle's copy of an element. */
 static inline unsigned char *packed_place(const weft_matrix *m, int32_t out,
                                           int32_t in)
@@ -49,6 +48,7 @@ static inline unsigned char *packed_place(const weft_matrix *m, int32_t out,
     return at.write;
 }
 
+/* What is packed goes, as it is, to the device. */
 static inline void weights_put(product_weights *to, int32_t shift)
 {
     const weft_matrix *const m = &to->packed;

@@ -193,8 +193,18 @@ START_TEST(a_peer_that_was_killed_is_told)
 }
 END_TEST
 
-/* A frozen one, and one whose end is not told: nothing is known but that the
- * mark is not done, which is for the owner to judge. */
+/* Nothing is known but that what was begun is not done. */
+static void expect_nothing_told(const comm_end *end)
+{
+    const uint64_t mark = comm_kit_api()->mark(end->comm);
+    for (int i = 0; i < 100; i++) {
+        ck_assert(!comm_kit_api()->is_done(end->comm, mark));
+        ck_assert_int_eq(comm_kit_api()->state(end->comm, NULL),
+                         WEFT_COMM_READY);
+    }
+}
+
+/* A frozen one, and one whose end is not told. */
 START_TEST(a_silent_peer_is_for_the_owner_to_judge)
 {
     float got[4] = {0};
@@ -207,12 +217,7 @@ START_TEST(a_silent_peer_is_for_the_owner_to_judge)
         ck_assert_int_eq(kill(p.pid, SIGKILL), 0);
     }
     wait_behind(&end, got);
-    const uint64_t mark = comm_kit_api()->mark(end.comm);
-    for (int i = 0; i < 100; i++) {
-        ck_assert(!comm_kit_api()->is_done(end.comm, mark));
-        ck_assert_int_eq(comm_kit_api()->state(end.comm, NULL),
-                         WEFT_COMM_READY);
-    }
+    expect_nothing_told(&end);
     abort_and_go_on(&end, got);
     (void)kill(p.pid, SIGKILL);
     end_peer(&p, SIGKILL);
@@ -236,9 +241,7 @@ START_TEST(a_message_that_hangs_is_ended_by_aborts)
     comm_end end;
     const struct peer p = meet_peer(hang, &end);
     wait_behind(&end, got);
-    const uint64_t mark = comm_kit_api()->mark(end.comm);
-    for (int i = 0; i < 100; i++)
-        ck_assert(!comm_kit_api()->is_done(end.comm, mark));
+    expect_nothing_told(&end);
     abort_and_go_on(&end, got);
     end_peer(&p, 0);
     ck_assert_int_eq(live_things(), 0);

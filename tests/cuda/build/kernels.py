@@ -8,8 +8,9 @@ registers and memory, and the instructions that it is made of.
 LIBRARY may be an object, too. Writes kernels.jsonl (a line for each kernel and
 architecture) and manifest.txt (a table of both) to FOLDER, prints a summary,
 and fails when the library is not what the table says: another architecture than
-those of LIST, or one of them missing; a row that fits no kernel, a kernel without a body where it should have one, a hot one that uses
-local memory or lacks an instruction that it is built for. Shared memory is what
+those of LIST, or one of them missing; a row that fits no kernel, a kernel
+without a body where it should have one, a hot one that uses local memory or
+lacks an instruction that it is built for. Shared memory is what
 a kernel has by itself; what launches add is not in the code.
 """
 
