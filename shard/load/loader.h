@@ -24,7 +24,7 @@ typedef struct weft_loader {
     const weft_tensor_set *set;
     const weft_model_config *config;
     weft_profile profile;
-    weft_part_of_model part; /* what of the model is walked */
+    weft_part_of_model part; /* what of the model is walked; n_ranks from 1 */
 
     unsigned char *base; /* NULL: only check and add up */
     size_t used;
@@ -71,6 +71,14 @@ WEFT_MUST_CHECK weft_status weft_loader_vector(weft_loader *loader,
                                                int32_t tail, const float **out,
                                                weft_err *err);
 
+/* How the ranks of a stage share a matrix: all have it, or each has an equal
+ * run of its outputs (rows) or inputs (columns), which they divide. */
+typedef enum weft_cut {
+    WEFT_CUT_NONE = 0,
+    WEFT_CUT_OUTS,
+    WEFT_CUT_INS,
+} weft_cut;
+
 /* A part of a stored matrix. Rows are those of one [n_row, n_in] matrix; a
  * tensor of three dimensions holds n_block of them. */
 typedef struct weft_part {
@@ -78,17 +86,21 @@ typedef struct weft_part {
     int32_t n_block, block; /* n_block 0: the tensor has two dimensions */
     int32_t n_row, n_in;    /* of the stored matrix */
     int32_t row, n_out;     /* rows [row, row + n_out) are wanted */
+    weft_cut cut;           /* of those rows */
     /* Where rope channels lie at the end of a head: rows come in heads of
-     * `head` rows, and the last `tail` of each go to its front. 0: no. */
+     * `head` rows, and the last `tail` of each go to its front. 0: no, and the
+     * only way of what is cut. */
     int32_t head, tail;
 } weft_part;
 
-/* As stored; F8 whose scale blocks would not stay blocks is expanded. */
+/* This rank's of it, as stored; F8 whose scale blocks would not stay blocks on
+ * every rank is expanded. */
 WEFT_MUST_CHECK weft_status weft_loader_matrix(weft_loader *loader,
                                                const weft_part *part,
                                                weft_matrix *out, weft_err *err);
 
-/* kv_b, [n_head (nope + v), rank], split by head: weights.h. */
+/* kv_b, [n_head (nope + v), rank], split by head: weights.h. n_head, which all
+ * ranks have together, is cut by outputs. */
 WEFT_MUST_CHECK weft_status weft_loader_kv_b(weft_loader *loader,
                                              const char *name,
                                              const weft_geometry *g,

@@ -25,13 +25,20 @@ static bool is_there(const weft_loader *loader, const char *name)
     return weft_tensor_set_find(loader->set, name) != NULL;
 }
 
+static weft_status take_cut(weft_loader *loader, const char *name,
+                            int32_t n_out, int32_t n_in, weft_cut cut,
+                            weft_matrix *out, weft_err *err)
+{
+    const weft_part part = {
+        .name = name, .n_row = n_out, .n_in = n_in, .n_out = n_out, .cut = cut};
+    return weft_loader_matrix(loader, &part, out, err);
+}
+
 static weft_status take_whole(weft_loader *loader, const char *name,
                               int32_t n_out, int32_t n_in, weft_matrix *out,
                               weft_err *err)
 {
-    const weft_part part = {
-        .name = name, .n_row = n_out, .n_in = n_in, .n_out = n_out};
-    return weft_loader_matrix(loader, &part, out, err);
+    return take_cut(loader, name, n_out, n_in, WEFT_CUT_NONE, out, err);
 }
 
 static weft_status take_query(weft_loader *loader, const char *prefix,
@@ -43,15 +50,15 @@ static weft_status take_query(weft_loader *loader, const char *prefix,
     const int32_t width =
         g->n_head * (g->qk_nope_head_dim + g->qk_rope_head_dim);
     if (g->q_lora_rank == 0)
-        return take_whole(loader, name_of(name, "%sq_proj.weight", prefix),
-                          width, hidden, &out->q_b, err);
+        return take_cut(loader, name_of(name, "%sq_proj.weight", prefix), width,
+                        hidden, WEFT_CUT_OUTS, &out->q_b, err);
     WEFT_TRY(take_whole(loader, name_of(name, "%sq_a_proj.weight", prefix),
                         g->q_lora_rank, hidden, &out->q_a, err));
     WEFT_TRY(weft_loader_vector(loader,
                                 name_of(name, "%sq_a_layernorm.weight", prefix),
                                 g->q_lora_rank, 0, &out->q_a_norm, err));
-    return take_whole(loader, name_of(name, "%sq_b_proj.weight", prefix), width,
-                      g->q_lora_rank, &out->q_b, err);
+    return take_cut(loader, name_of(name, "%sq_b_proj.weight", prefix), width,
+                    g->q_lora_rank, WEFT_CUT_OUTS, &out->q_b, err);
 }
 
 static weft_status take_keys(weft_loader *loader, const char *prefix,
@@ -121,12 +128,11 @@ static weft_status take_attention(weft_loader *loader, int32_t layer,
     WEFT_TRY(take_query(loader, prefix, g, out, err));
     WEFT_TRY(take_keys(loader, prefix, g, out, err));
     if (g->gate != WEFT_GATE_NONE)
-        WEFT_TRY(
-            take_whole(loader, name_of(name, "%sg_proj.weight", prefix),
-                       g->gate == WEFT_GATE_HEADWISE ? g->n_head : out_width,
-                       c->hidden_size, &out->g, err));
-    WEFT_TRY(take_whole(loader, name_of(name, "%so_proj.weight", prefix),
-                        c->hidden_size, out_width, &out->o, err));
+        WEFT_TRY(take_cut(loader, name_of(name, "%sg_proj.weight", prefix),
+                          g->gate == WEFT_GATE_HEADWISE ? g->n_head : out_width,
+                          c->hidden_size, WEFT_CUT_OUTS, &out->g, err));
+    WEFT_TRY(take_cut(loader, name_of(name, "%so_proj.weight", prefix),
+                      c->hidden_size, out_width, WEFT_CUT_INS, &out->o, err));
     if (kind == WEFT_FULL && c->dsa)
         return take_indexer(loader, prefix, out, err);
     return WEFT_OK;
@@ -137,12 +143,12 @@ static weft_status take_mlp(weft_loader *loader, const char *prefix,
 {
     name_text name;
     const int32_t hidden = loader->config->hidden_size;
-    WEFT_TRY(take_whole(loader, name_of(name, "%sgate_proj.weight", prefix),
-                        width, hidden, &out->gate, err));
-    WEFT_TRY(take_whole(loader, name_of(name, "%sup_proj.weight", prefix),
-                        width, hidden, &out->up, err));
-    return take_whole(loader, name_of(name, "%sdown_proj.weight", prefix),
-                      hidden, width, &out->down, err);
+    WEFT_TRY(take_cut(loader, name_of(name, "%sgate_proj.weight", prefix),
+                      width, hidden, WEFT_CUT_OUTS, &out->gate, err));
+    WEFT_TRY(take_cut(loader, name_of(name, "%sup_proj.weight", prefix), width,
+                      hidden, WEFT_CUT_OUTS, &out->up, err));
+    return take_cut(loader, name_of(name, "%sdown_proj.weight", prefix), hidden,
+                    width, WEFT_CUT_INS, &out->down, err);
 }
 
 /* gate_up_proj [E, 2 width, hidden], gate rows first; down_proj [E, hidden,
@@ -159,7 +165,8 @@ static weft_status take_packed_expert(weft_loader *loader, const char *prefix,
                       .block = expert,
                       .n_row = 2 * width,
                       .n_in = c->hidden_size,
-                      .n_out = width};
+                      .n_out = width,
+                      .cut = WEFT_CUT_OUTS};
     WEFT_TRY(weft_loader_matrix(loader, &part, &out->gate, err));
     part.row = width;
     WEFT_TRY(weft_loader_matrix(loader, &part, &out->up, err));
@@ -167,6 +174,7 @@ static weft_status take_packed_expert(weft_loader *loader, const char *prefix,
     part.row = 0;
     part.n_row = part.n_out = c->hidden_size;
     part.n_in = width;
+    part.cut = WEFT_CUT_INS;
     return weft_loader_matrix(loader, &part, &out->down, err);
 }
 

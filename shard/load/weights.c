@@ -8,6 +8,7 @@
 #include "node/base/mem.h"
 #include "shard/load/leftover.h"
 #include "shard/load/loader.h"
+#include "shard/model/partition.h"
 
 /* Tensors of which bytes go into the hash, and how many at either end: enough
  * to tell two sets of weights apart, little enough to read on a cold disk. */
@@ -156,6 +157,15 @@ static weft_loader loader_of(const weft_checkpoint *cp)
                          .part = cp->part};
 }
 
+/* For single experts, which are whole whatever the ranks have. */
+static weft_loader expert_loader_of(const weft_checkpoint *cp)
+{
+    weft_loader loader = loader_of(cp);
+    loader.part.n_ranks = 1;
+    loader.part.rank = 0;
+    return loader;
+}
+
 /* What of a single expert's block has been handed out. */
 static size_t placed(const weft_loader *loader)
 {
@@ -204,7 +214,8 @@ static weft_status validate(weft_checkpoint *cp, weft_remark_fn remark,
     cp->part = (weft_part_of_model){.end_layer = cp->config.n_layer,
                                     .embed = true,
                                     .head = true,
-                                    .experts = true};
+                                    .experts = true,
+                                    .n_ranks = 1};
     settle_shared_width(&cp->set, &cp->config, remark, arg);
     WEFT_TRY(settle_layout(&cp->set, &cp->config, remark, arg, err));
     WEFT_TRY(measure(cp, remark, arg, err));
@@ -261,6 +272,23 @@ int64_t weft_checkpoint_read_bytes(const weft_checkpoint *checkpoint)
     return checkpoint->read_bytes;
 }
 
+/* That its layers can be cut for so many ranks. */
+static weft_status check_ranks(const weft_checkpoint *cp,
+                               const weft_part_of_model *part, weft_err *err)
+{
+    weft_model_config here = cp->config, unused;
+    here.first_layer = part->first_layer;
+    here.end_layer = part->end_layer;
+    for (int32_t k = 0; k < WEFT_KINDS; k++) here.n_kind[k] = 0;
+    for (int32_t l = part->first_layer; l < part->end_layer; l++)
+        here.n_kind[here.kind[l]]++;
+    WEFT_TRY(weft_partition_rank(&here, part->n_ranks, &unused, err));
+    if (part->rank >= 0 && part->rank < part->n_ranks) return WEFT_OK;
+    return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                     "rank %d: of %d ranks the last is %d", part->rank,
+                     part->n_ranks, part->n_ranks - 1);
+}
+
 weft_status weft_checkpoint_set_part(weft_checkpoint *checkpoint,
                                      const weft_part_of_model *part,
                                      weft_err *err)
@@ -271,7 +299,10 @@ weft_status weft_checkpoint_set_part(weft_checkpoint *checkpoint,
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
                          "layers %d to %d: the model has %d", part->first_layer,
                          part->end_layer, n_layer);
-    checkpoint->part = *part;
+    weft_part_of_model taken = *part;
+    if (taken.n_ranks == 0) taken.n_ranks = 1;
+    WEFT_TRY(check_ranks(checkpoint, &taken, err));
+    checkpoint->part = taken;
     return measure(checkpoint, NULL, NULL, err);
 }
 
@@ -309,7 +340,7 @@ weft_status weft_checkpoint_expert_bytes(weft_checkpoint *checkpoint,
     size_t most = 0;
     WEFT_TRY(check_expert(checkpoint, layer, 0, err));
     for (int32_t e = 0; e < checkpoint->config.n_expert; e++) {
-        weft_loader loader = loader_of(checkpoint);
+        weft_loader loader = expert_loader_of(checkpoint);
         weft_mlp_weights unused;
         WEFT_TRY(weft_loader_expert(&loader, layer, e, &unused, err));
         if (placed(&loader) > most) most = placed(&loader);
@@ -339,7 +370,7 @@ weft_status weft_checkpoint_load_expert(weft_checkpoint *checkpoint,
                                         uint64_t *hash_out, weft_err *err)
 {
     const bool on_host = weft_memory_is_host(&checkpoint->memory);
-    weft_loader sizes = loader_of(checkpoint);
+    weft_loader sizes = expert_loader_of(checkpoint);
     weft_loader loader = sizes;
     weft_hash_wide hash;
     weft_hash_wide_begin(&hash);

@@ -65,8 +65,8 @@ typedef struct weft_model weft_model;           /* loaded weights */
 /* Counts for `weft check` and the start line. */
 typedef struct weft_checkpoint_stats {
     int64_t n_files, n_tensors, n_used, n_ignored;
-    int64_t n_params;       /* of used tensors */
-    int64_t file_bytes;     /* of used tensors, as stored */
+    int64_t n_params;       /* of used tensors; a rank's slices of them */
+    int64_t file_bytes;     /* of used tensors, as stored; what a rank reads */
     int64_t resident_bytes; /* what load will allocate, exactly */
     int64_t device_bytes;   /* the same of a device */
     int64_t staging_bytes;  /* the largest buffer while loading */
@@ -107,15 +107,17 @@ typedef struct weft_part_of_model {
      * and middle widths are cut in equal runs, of which this is number `rank`:
      * q_b, k_up, v_up, g and gate, up by outputs, o and down by inputs, as
      * weft_partition_rank says. All else is whole. F8 whose scale blocks would
-     * not stay blocks is expanded, as k_up is. */
+     * not stay blocks on every rank is expanded on all, as k_up is. */
     int32_t n_ranks, rank;
 } weft_part_of_model;
 
 /* From here on measure (stats: n_used, n_params, file_bytes, resident_bytes,
- * staging_bytes) and load are about this part alone; only its bytes are read.
+ * staging_bytes) and load are about this part alone; only its bytes are read,
+ * but that of what ranks cut by inputs each reads all and keeps its own. Single
+ * experts (load_expert) are whole, whatever the ranks are.
  * The whole checkpoint has been validated, and weights_hash is of all of it.
- * INVALID_ARGUMENT: layers out of range, or a cut by ranks that
- * weft_partition_rank refuses. */
+ * INVALID_ARGUMENT: layers or rank out of range, or a number of ranks that
+ * weft_partition_rank refuses for these layers. */
 WEFT_MUST_CHECK weft_status weft_checkpoint_set_part(
     weft_checkpoint *checkpoint, const weft_part_of_model *part, weft_err *err);
 

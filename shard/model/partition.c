@@ -171,3 +171,52 @@ weft_status weft_partition_cut(const weft_model_config *config,
     *config_out = c;
     return WEFT_OK;
 }
+
+/* One number of the config that ranks share, and whether a layer here has it.
+ */
+typedef struct shared_width {
+    const char *key;
+    int32_t *width;
+    bool here;
+} shared_width;
+
+static weft_status divide(const shared_width *w, int32_t n_ranks, weft_err *err)
+{
+    if (!w->here) return WEFT_OK;
+    if (*w->width % n_ranks != 0)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "%s %d is not a multiple of tensor-parallel degree %d",
+                         w->key, *w->width, n_ranks);
+    *w->width /= n_ranks;
+    return WEFT_OK;
+}
+
+weft_status weft_partition_rank(const weft_model_config *config,
+                                int32_t n_ranks, weft_model_config *config_out,
+                                weft_err *err)
+{
+    weft_model_config c = *config;
+    bool dense = false, moe = false;
+    if (n_ranks < 1 || n_ranks > WEFT_RANKS_MAX)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "tensor-parallel degree %d: 1 to %d", n_ranks,
+                         WEFT_RANKS_MAX);
+    for (int32_t l = c.first_layer; l < c.end_layer; l++)
+        if (c.moe[l])
+            moe = true;
+        else
+            dense = true;
+    const shared_width widths[] = {
+        {"num_attention_heads", &c.geometry[WEFT_FULL].n_head,
+         c.n_kind[WEFT_FULL] > 0},
+        {"swa_num_attention_heads", &c.geometry[WEFT_WINDOW].n_head,
+         c.n_kind[WEFT_WINDOW] > 0},
+        {"intermediate_size", &c.intermediate_size, dense},
+        {"moe_intermediate_size", &c.moe_intermediate_size, moe},
+        {"shared_experts_intermediate_size", &c.shared_intermediate_size, moe},
+    };
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
+        WEFT_TRY(divide(&widths[i], n_ranks, err));
+    *config_out = c;
+    return WEFT_OK;
+}

@@ -36,10 +36,11 @@ enum { WEFT_RANKS_MAX = 8 };
 
 /* The config as one rank of a tensor-parallel stage sees it: n_head of both
  * geometries and the middle widths (dense, shared, routed) are an n_ranks-th of
- * what they were; layers, latents, indexer and router are whole. The same for
- * every rank. INVALID_ARGUMENT: n_ranks out of [1, WEFT_RANKS_MAX], or one that
- * does not divide the heads or widths of a layer that is computed here; the
- * text names the key and its value. */
+ * what they were, but for what no layer here has: that stays. Layers, latents,
+ * indexer and router are whole. The same for every rank. INVALID_ARGUMENT:
+ * n_ranks out of [1, WEFT_RANKS_MAX], or one that does not divide the heads or
+ * widths of a layer that is computed here, routed experts' too, though others
+ * may have them; the text names the key and its value. */
 WEFT_MUST_CHECK weft_status weft_partition_rank(const weft_model_config *config,
                                                 int32_t n_ranks,
                                                 weft_model_config *config_out,
