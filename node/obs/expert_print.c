@@ -17,12 +17,6 @@ static double seconds(uint64_t ns)
     return (double)ns * 1e-9;
 }
 
-static double share(uint64_t part, uint64_t rest)
-{
-    return part + rest == 0 ? 0.0
-                            : (double)part / ((double)part + (double)rest);
-}
-
 weft_status weft_expert_print(const weft_expert_server_stats *server,
                               const weft_expert_store_stats *store,
                               weft_buf *out, weft_err *err)
@@ -39,8 +33,9 @@ weft_status weft_expert_print(const weft_expert_server_stats *server,
         {"weft_expert_idle_seconds_total", "counter",
          "Time in which there was no question.", seconds(server->idle_ns)},
         {"weft_expert_busy_ratio", "gauge",
-         "Share of the time since the start in which questions were computed.",
-         share(server->busy_ns, server->idle_ns)},
+         "Share of recent time, which fades within half a minute or so, in "
+         "which questions were computed.",
+         server->busy_share},
         {"weft_expert_links", "gauge", "Layer shards that are connected.",
          (double)server->n_links},
         {"weft_experts_held", "gauge", "(Layer, expert) pairs in memory.",

@@ -7,6 +7,7 @@
 #include "node/base/clock.h"
 #include "node/base/log.h"
 #include "node/base/mem.h"
+#include "shard/expert/recent.h"
 #include "shard/expert/server_internal.h"
 #include "shard/link/near.h"
 
@@ -324,6 +325,14 @@ static void bind_device(weft_expert_server *s)
         weft_server_fail(s, &err);
 }
 
+static void count_time(weft_expert_server *s, bool busy, uint64_t since_ns)
+{
+    const uint64_t dt_ns = weft_clock_now_ns() - since_ns;
+    atomic_fetch_add(busy ? &s->busy_ns : &s->idle_ns, dt_ns);
+    atomic_store(&s->busy_share,
+                 weft_recent_share(atomic_load(&s->busy_share), busy, dt_ns));
+}
+
 static void *serve(void *arg)
 {
     weft_expert_server *const s = arg;
@@ -337,12 +346,12 @@ static void *serve(void *arg)
         if (weft_server_round(s, began)) {
             if (s->options.store != NULL)
                 weft_expert_store_quiesce(s->options.store, false);
-            atomic_fetch_add(&s->busy_ns, weft_clock_now_ns() - began);
+            count_time(s, true, began);
         } else {
             const uint64_t away = weft_clock_now_ns();
             set_busy(s, false);
             wait_for_more(s, away);
-            atomic_fetch_add(&s->idle_ns, weft_clock_now_ns() - away);
+            count_time(s, false, away);
         }
         if (s->options.pulse != NULL) weft_pulse_step(s->options.pulse);
     }
@@ -490,6 +499,7 @@ void weft_expert_server_get_stats(weft_expert_server *s,
         .rejected = atomic_load(&s->rejected),
         .busy_ns = atomic_load(&s->busy_ns),
         .idle_ns = atomic_load(&s->idle_ns),
+        .busy_share = atomic_load(&s->busy_share),
         .wait_ns = atomic_load(&s->wait_ns),
         .n_waits = atomic_load(&s->n_waits),
         .n_links = n_links,

@@ -75,6 +75,7 @@ void weft_expert_server_set_epochs(weft_expert_server *server, uint64_t first,
 typedef struct weft_expert_server_stats {
     uint64_t rows, questions, rejected; /* rows: (row, slot) pairs served */
     uint64_t busy_ns, idle_ns;          /* of the serving thread */
+    double busy_share;                  /* of recent time (recent.h) */
     uint64_t wait_ns, n_waits;          /* of questions before they began */
     int32_t n_links;
     uint64_t last_epoch; /* highest epoch that a question had */

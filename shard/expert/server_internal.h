@@ -93,6 +93,7 @@ struct weft_expert_server {
     /* Counted by the serving thread, read by any. */
     _Atomic uint64_t rows, questions, rejected, busy_ns, idle_ns, wait_ns,
         n_waits, last_epoch;
+    _Atomic double busy_share; /* recent.h */
 
     weft_log_pace pace;          /* of lines about links */
     weft_server_client *clients; /* [links_max] */

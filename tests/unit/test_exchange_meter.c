@@ -1,5 +1,6 @@
 /* What a layer shard counts of its exchange: sums, bounded labels, the busiest
  * experts; and what an expert shard tells of itself. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -7,6 +8,7 @@
 #include "node/base/rng.h"
 #include "node/obs/exchange.h"
 #include "node/obs/expert_print.h"
+#include "shard/expert/recent.h"
 #include "tests/support/expect.h"
 #include "tests/support/suite.h"
 
@@ -172,6 +174,7 @@ START_TEST(an_expert_shard)
                                              .rejected = 2,
                                              .busy_ns = 3000000000,
                                              .idle_ns = 1000000000,
+                                             .busy_share = 0.25,
                                              .wait_ns = 500000000,
                                              .n_waits = 7,
                                              .n_links = 3};
@@ -181,7 +184,8 @@ START_TEST(an_expert_shard)
     static const char *const lines[] = {
         "weft_expert_questions_total 9",
         "weft_expert_rejected_total 2",
-        "weft_expert_busy_ratio 0.75",
+        "weft_expert_busy_ratio 0.25",
+        "weft_expert_idle_seconds_total 1",
         "weft_expert_busy_seconds_total 3",
         "weft_expert_wait_seconds_sum 0.5",
         "weft_expert_wait_seconds_count 7",
@@ -196,11 +200,45 @@ START_TEST(an_expert_shard)
 }
 END_TEST
 
+/* Of a busy shard's share, after seconds in steps of a millisecond. */
+static double recent(double share, bool busy, int32_t seconds)
+{
+    for (int32_t i = 0; i < 1000 * seconds; i++)
+        share = weft_recent_share(share, busy, 1000000);
+    return share;
+}
+
+START_TEST(a_recent_share_follows_the_load)
+{
+    ck_assert_double_eq(recent(0.0, false, 60), 0.0);
+    /* 1 - 1/e after TAU, and the same way down. */
+    ck_assert_double_eq_tol(recent(0.0, true, 30), 0.632, 0.001);
+    ck_assert_double_eq_tol(recent(1.0, false, 30), 0.368, 0.001);
+    ck_assert(recent(0.0, true, 300) > 0.999);
+    ck_assert(recent(1.0, false, 300) < 0.001);
+    /* Busy a quarter of each millisecond, for 86.4 s. */
+    double share = 0.0;
+    for (int32_t i = 0; i < 86400; i++) {
+        share = weft_recent_share(share, true, 250000);
+        share = weft_recent_share(share, false, 750000);
+    }
+    ck_assert_double_eq_tol(share, 0.25 * (1.0 - exp(-86.4 / 30.0)), 0.001);
+    /* One long step is no more than all of it. */
+    share = weft_recent_share(0.5, true, UINT64_C(3600000000000));
+    ck_assert(share > 0.9 && share <= 1.0);
+}
+END_TEST
+
 int main(void)
 {
     const TTest *const tests[] = {
-        sums_and_buckets,   the_busiest_experts,       two_shards_add_up,
-        labels_are_bounded, an_id_cannot_break_a_line, an_expert_shard,
+        sums_and_buckets,
+        the_busiest_experts,
+        two_shards_add_up,
+        labels_are_bounded,
+        an_id_cannot_break_a_line,
+        an_expert_shard,
+        a_recent_share_follows_the_load,
     };
     return WEFT_SUITE_RUN("exchange_meter", tests);
 }

@@ -209,6 +209,7 @@ START_TEST(closed_epochs_are_rejected)
     ck_assert_uint_eq(stats.rows, 6);
     ck_assert_uint_eq(stats.last_epoch, 7);
     ck_assert_uint_eq(stats.n_waits, 2);
+    ck_assert(stats.busy_share > 0.0 && stats.busy_share < 1.0);
     ck_assert_int_eq(stats.n_links, 1);
     close_asker(&a);
     pool_close(p);
