@@ -1,4 +1,5 @@
-/* Which layers a stage computes, and the number that two processes compare. */
+/* Which layers a stage computes, what a rank has of them, and the number that
+ * two processes compare. */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,10 +11,10 @@
 
 #define FIXTURES "tests/data/fixtures/"
 
-static const char *const CASES[] = {"dots3-mixed",  "dots3-defaults",
-                                    "dots3-groups", "dots3-dense",
-                                    "v2-lite",      "v3",
-                                    "v32"};
+    static const char *const CASES[] = {"dots3-mixed",  "dots3-defaults",
+                                        "dots3-groups", "dots3-dense",
+                                        "v2-lite",      "v3",
+                                        "v32"};
 enum { N_CASES = sizeof CASES / sizeof CASES[0] };
 
 static weft_model_config read_config(const char *name)
@@ -210,6 +211,97 @@ START_TEST(what_is_out_of_range_is_refused)
 }
 END_TEST
 
+/* What ranks share is shared, and nothing else differs. */
+START_TEST(a_rank_has_its_share)
+{
+    const weft_model_config c = read_config("dots3-mixed");
+    weft_model_config rank;
+    OK(weft_partition_rank(&c, 1, &rank, &err));
+    ck_assert(memcmp(&rank, &c, sizeof c) == 0);
+    OK(weft_partition_rank(&c, 2, &rank, &err));
+    ck_assert_int_eq(rank.geometry[WEFT_FULL].n_head, 2);
+    ck_assert_int_eq(rank.geometry[WEFT_WINDOW].n_head, 1);
+    ck_assert_int_eq(rank.intermediate_size, 36);
+    ck_assert_int_eq(rank.moe_intermediate_size, 12);
+    ck_assert_int_eq(rank.shared_intermediate_size, 12);
+    for (int k = 0; k < WEFT_KINDS; k++) rank.geometry[k].n_head *= 2;
+    rank.intermediate_size *= 2;
+    rank.moe_intermediate_size *= 2;
+    rank.shared_intermediate_size *= 2;
+    ck_assert(memcmp(&rank, &c, sizeof c) == 0);
+    const weft_model_config dense = model_of(4);
+    OK(weft_partition_rank(&dense, 2, &rank, &err));
+    ck_assert_int_eq(rank.geometry[WEFT_FULL].n_head, 1);
+    ck_assert_int_eq(rank.intermediate_size, 64);
+}
+END_TEST
+
+/* Layer 0 is dense and of the full geometry, layer 1 neither. */
+static weft_model_config two_of_each(void)
+{
+    weft_model_config c = model_of(2);
+    c.kind[1] = WEFT_WINDOW;
+    c.n_kind[WEFT_FULL] = c.n_kind[WEFT_WINDOW] = 1;
+    c.geometry[WEFT_WINDOW] = c.geometry[WEFT_FULL];
+    c.geometry[WEFT_FULL].n_head = c.geometry[WEFT_WINDOW].n_head = 8;
+    c.moe[1] = true;
+    c.intermediate_size = c.moe_intermediate_size = 64;
+    c.shared_intermediate_size = 64;
+    return c;
+}
+
+static void expect_refused(const weft_model_config *c, int32_t n_ranks,
+                           const char *text)
+{
+    weft_model_config unused;
+    weft_err err = {0};
+    ck_assert_int_eq(weft_partition_rank(c, n_ranks, &unused, &err),
+                     WEFT_INVALID_ARGUMENT);
+    ck_assert_msg(strstr(err.text, text) != NULL, "no \"%s\" in: %s", text,
+                  err.text);
+}
+
+/* A width that does not divide is refused by its key where a layer has it, and
+ * left alone where none has. */
+START_TEST(a_degree_that_does_not_divide_is_refused)
+{
+    static const char *const keys[] = {
+        "num_attention_heads", "swa_num_attention_heads", "intermediate_size",
+        "moe_intermediate_size", "shared_experts_intermediate_size"};
+    static const int32_t layers[] = {0, 1, 0, 1, 1};
+    weft_model_config rank;
+    for (int i = 0; i < 5; i++) {
+        char text[128];
+        weft_model_config c = two_of_each();
+        int32_t *const widths[] = {
+            &c.geometry[WEFT_FULL].n_head, &c.geometry[WEFT_WINDOW].n_head,
+            &c.intermediate_size, &c.moe_intermediate_size,
+            &c.shared_intermediate_size};
+        OK(weft_partition_rank(&c, 4, &rank, &err));
+        *widths[i] = 6;
+        (void)snprintf(text, sizeof text,
+                       "%s 6 is not a multiple of tensor-parallel degree 4",
+                       keys[i]);
+        expect_refused(&c, 4, text);
+        c.first_layer = 1 - layers[i]; /* the other layer alone */
+        c.end_layer = c.first_layer + 1;
+        c.n_kind[c.kind[layers[i]]] = 0;
+        const int32_t full = c.geometry[WEFT_FULL].n_head;
+        OK(weft_partition_rank(&c, 4, &rank, &err));
+        ck_assert_int_eq(rank.geometry[WEFT_FULL].n_head,
+                         c.first_layer == 0 ? full / 4 : full);
+        ck_assert_int_eq(rank.moe_intermediate_size,
+                         c.first_layer == 1 ? c.moe_intermediate_size / 4
+                                            : c.moe_intermediate_size);
+    }
+    const weft_model_config c = two_of_each();
+    expect_refused(&c, 0, "degree 0: 1 to 8");
+    expect_refused(&c, -1, "degree -1: 1 to 8");
+    expect_refused(&c, WEFT_RANKS_MAX + 1, "degree 9: 1 to 8");
+    OK(weft_partition_rank(&c, WEFT_RANKS_MAX, &rank, &err));
+}
+END_TEST
+
 /* Every field that says something about the answer changes the number. */
 START_TEST(the_hash_hears_every_word)
 {
@@ -296,6 +388,8 @@ static void add_tests(TCase *tests)
                         N_CASES);
     tcase_add_test(tests, stages_are_equal_where_they_can_be);
     tcase_add_test(tests, what_is_out_of_range_is_refused);
+    tcase_add_test(tests, a_rank_has_its_share);
+    tcase_add_test(tests, a_degree_that_does_not_divide_is_refused);
     tcase_add_test(tests, the_hash_hears_every_word);
     tcase_add_test(tests, the_hash_is_of_the_model_not_of_a_part);
 }
