@@ -11,10 +11,10 @@
 
 #define FIXTURES "tests/data/fixtures/"
 
-    static const char *const CASES[] = {"dots3-mixed",  "dots3-defaults",
-                                        "dots3-groups", "dots3-dense",
-                                        "v2-lite",      "v3",
-                                        "v32"};
+static const char *const CASES[] = {"dots3-mixed",  "dots3-defaults",
+                                    "dots3-groups", "dots3-dense",
+                                    "v2-lite",      "v3",
+                                    "v32"};
 enum { N_CASES = sizeof CASES / sizeof CASES[0] };
 
 static weft_model_config read_config(const char *name)
