@@ -38,6 +38,7 @@ typedef struct process {
     weft_router_view own;
     weft_view view;
     _Atomic int32_t max_context; /* that all leads allow; 0: none is known */
+    uint64_t refused; /* the cluster's thread: a lead's incarnation; 0: none */
     _Atomic bool fenced;
     char fenced_text[160];
 } process;
@@ -45,13 +46,27 @@ typedef struct process {
 /* -- what the cluster tells -------------------------------------------------
  */
 
+/* Once for each that comes. */
+static void tell_refused(process *p, const weft_router_refusal *r)
+{
+    const uint64_t now = r->lead == NULL ? 0 : r->lead->incarnation;
+    if (now != 0 && now != p->refused)
+        weft_log(WEFT_LOG_WARN, "router", "group_refused",
+                 "group %d reason \"%s computes as %s, %s as %s\"",
+                 r->lead->group, r->lead->id, r->lead->identity, r->first->id,
+                 r->first->identity);
+    p->refused = now;
+}
+
 static void on_members(void *arg, const weft_member *members, int32_t n)
 {
     process *const p = arg;
     weft_err err = {0};
     weft_fleet_lead *const leads = weft_mem_new(WEFT_GROUPS_MAX, sizeof *leads);
     if (leads == NULL) return; /* the next change tells all of them again */
-    const int32_t n_leads = weft_router_view_leads(members, n, leads);
+    weft_router_refusal refused;
+    const int32_t n_leads = weft_router_view_leads(members, n, leads, &refused);
+    tell_refused(p, &refused);
     if (weft_fleet_want(p->fleet, leads, n_leads, &err) != WEFT_OK)
         weft_log(WEFT_LOG_ERROR, "router", "leads", "reason \"%s\"", err.text);
     weft_mem_free(leads);

@@ -43,10 +43,34 @@ static const weft_member *best_of(const weft_member *members, int32_t n,
     return best;
 }
 
+/* The lead that has been there longest and tells its identity: what it gives,
+ * the others have to give too. NULL: none. */
+static const weft_member *first_lead(const weft_member *members, int32_t n)
+{
+    const weft_member *first = NULL;
+    for (int32_t i = 0; i < n; i++) {
+        const weft_member *const m = &members[i];
+        if (!is_there(m) || m->stage != 0 || m->identity[0] == '\0' ||
+            best_of(members, n, m->group, 0) != m)
+            continue;
+        if (first == NULL || m->incarnation < first->incarnation) first = m;
+    }
+    return first;
+}
+
+static bool gives_other_bits(const weft_member *lead, const weft_member *first)
+{
+    return first != NULL && lead->identity[0] != '\0' &&
+           strcmp(lead->identity, first->identity) != 0;
+}
+
 int32_t weft_router_view_leads(const weft_member *members, int32_t n_members,
-                               weft_fleet_lead *leads_out)
+                               weft_fleet_lead *leads_out,
+                               weft_router_refusal *refused_out)
 {
     int32_t n = 0;
+    const weft_member *const first = first_lead(members, n_members);
+    *refused_out = (weft_router_refusal){.first = first};
     for (int32_t i = 0; i < n_members && n < WEFT_GROUPS_MAX; i++) {
         const weft_member *const m = &members[i];
         if (!is_there(m) || m->stage != 0) continue;
@@ -54,6 +78,10 @@ int32_t weft_router_view_leads(const weft_member *members, int32_t n_members,
         if (find_lead(leads_out, n, group) < n) continue;
         const weft_member *const best =
             best_of(members, n_members, m->group, 0);
+        if (gives_other_bits(best, first)) {
+            refused_out->lead = best;
+            continue;
+        }
         weft_fleet_lead *const lead = &leads_out[n++];
         *lead = (weft_fleet_lead){.group = group};
         lead->peer.incarnation = best->incarnation;

@@ -34,11 +34,20 @@ typedef struct weft_router_view {
 
 weft_view weft_router_view_of(weft_router_view *own);
 
+/* A lead that would not give the bits that the first one gives; borrowed from
+ * the members. lead NULL: there is none. */
+typedef struct weft_router_refusal {
+    const weft_member *lead, *first;
+} weft_router_refusal;
+
 /* The leads of the groups among members [n], and which are draining: a group is
  * while any of its stages is. Of members with one place, those that drain stand
- * back, and those before the latest; who stands back drains nobody else.
+ * back, and those before the latest; who stands back drains nobody else. A
+ * stream may go on in another group, so all are of one numeric identity, that
+ * of the lead that has been there longest; others are left out.
  * leads_out has WEFT_GROUPS_MAX; how many. */
 int32_t weft_router_view_leads(const weft_member *members, int32_t n,
-                               weft_fleet_lead *leads_out);
+                               weft_fleet_lead *leads_out,
+                               weft_router_refusal *refused_out);
 
 #endif

@@ -90,8 +90,8 @@ static bool is_of_model(weft_controller *c, const weft_member *m,
                               model->id);
         return false;
     }
-    if (strcmp(m->identity, model->identity) != 0 && m->identity[0] != '\0' &&
-        model->identity[0] != '\0') {
+    if (!weft_identity_is_same_pool(m->identity, model->identity) &&
+        m->identity[0] != '\0' && model->identity[0] != '\0') {
         weft_controller_waits(c, "%s computes as %.24s, %s as %.24s", m->id,
                               m->identity, model->id, model->identity);
         return false;

@@ -144,6 +144,35 @@ static weft_status check_protocol(const weft_hello *own, const weft_hello *peer,
                      peer->release);
 }
 
+/* Bytes before a ".tpN" at the end. */
+static size_t bytes_of_pool(const char *identity)
+{
+    const size_t n = strlen(identity);
+    size_t at = n;
+    while (at > 0 && identity[at - 1] >= '0' && identity[at - 1] <= '9') at--;
+    const bool has =
+        at < n && at >= 3 && memcmp(identity + at - 3, ".tp", 3) == 0;
+    return has ? at - 3 : n;
+}
+
+bool weft_identity_is_same_pool(const char *identity, const char *other)
+{
+    const size_t n = bytes_of_pool(identity);
+    return n == bytes_of_pool(other) && memcmp(identity, other, n) == 0;
+}
+
+static weft_status check_identity(const weft_hello *own, const weft_hello *peer,
+                                  weft_err *err)
+{
+    const bool stages =
+        own->role == WEFT_ROLE_LAYERS && peer->role == WEFT_ROLE_LAYERS;
+    if (own->identity[0] == '\0' || peer->identity[0] == '\0') return WEFT_OK;
+    if (!stages && weft_identity_is_same_pool(own->identity, peer->identity))
+        return WEFT_OK;
+    return check_text(own, peer, "numeric identity", own->identity,
+                      peer->identity, err);
+}
+
 weft_status weft_hello_check(const weft_hello *own, const weft_hello *peer,
                              weft_err *err)
 {
@@ -155,9 +184,7 @@ weft_status weft_hello_check(const weft_hello *own, const weft_hello *peer,
     if (own->weights_hash != 0 && peer->weights_hash != 0)
         WEFT_TRY(check_hash(own, peer, "hash of the weights", own->weights_hash,
                             peer->weights_hash, err));
-    if (own->identity[0] != '\0' && peer->identity[0] != '\0')
-        WEFT_TRY(check_text(own, peer, "numeric identity", own->identity,
-                            peer->identity, err));
+    WEFT_TRY(check_identity(own, peer, err));
     if (own->profile[0] != '\0' && peer->profile[0] != '\0')
         WEFT_TRY(check_text(own, peer, "numeric profile", own->profile,
                             peer->profile, err));

@@ -47,8 +47,10 @@ typedef struct weft_hello {
     int32_t group, stage, n_stages; /* of layers; else 0 */
     uint64_t config_hash;           /* of config.json as read */
     uint64_t weights_hash;          /* 0: not known (a router) */
-    /* Backend and everything else that decides bits of what experts compute,
-     * such as "cpu". Equal between all shards. */
+    /* Backend and everything else that decides bits, such as "cpu"; of a layer
+     * shard of more than one rank with ".tpN" behind, as sums over N ranks have
+     * bits of their own. Equal between stages of a group; between others but
+     * for that end, since experts compute the same for all. */
     char identity[WEFT_IDENTITY_BYTES];
     /* "exact" or "bf16": equal between stages of a group; "" for others, since
      * experts compute the same in both. */
@@ -61,6 +63,10 @@ size_t weft_hello_encode(const weft_hello *hello, void *bytes_out);
 WEFT_MUST_CHECK weft_status weft_hello_decode(const void *bytes, size_t n,
                                               weft_hello *hello_out,
                                               weft_err *err);
+
+/* Whether experts of the one compute the same bits as those of the other: both
+ * are equal but for a ".tpN" at the end. */
+bool weft_identity_is_same_pool(const char *identity, const char *other);
 
 /* Whether `own` and `peer` may talk: cluster, a common protocol version, config
  * hash, weights hash where both know one, identity where both have one, profile

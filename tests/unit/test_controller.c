@@ -205,6 +205,22 @@ START_TEST(another_model_is_given_nothing)
 }
 END_TEST
 
+/* Experts answer layer shards of any number of ranks. */
+START_TEST(layers_of_more_ranks_have_the_same_experts)
+{
+    struct desk d = desk_settled(2);
+    weft_member m = kit_member(WEFT_ROLE_LAYERS, "l0", 1, WEFT_MEMBER_SERVING);
+    (void)snprintf(m.identity, sizeof m.identity, "cpu.tp4");
+    kit_put_member(d.k, &m);
+    m = kit_member(WEFT_ROLE_EXPERTS, "e2", 1, WEFT_MEMBER_JOINING);
+    kit_put_member(d.k, &m);
+    desk_run(&d);
+    desk_wait(&d, 60 * S);
+    ck_assert_uint_eq(desk_state(&d).planned, 2);
+    desk_finish(&d);
+}
+END_TEST
+
 START_TEST(what_does_not_fit_is_said)
 {
     struct desk d = desk_settled(2);
@@ -330,6 +346,7 @@ static void add(TCase *tests)
     tcase_add_test(tests, a_lead_that_the_registry_has_lost_keeps_its_epoch);
     tcase_add_test(tests, who_drains_is_emptied);
     tcase_add_test(tests, another_model_is_given_nothing);
+    tcase_add_test(tests, layers_of_more_ranks_have_the_same_experts);
     tcase_add_test(tests, what_does_not_fit_is_said);
     tcase_add_test(tests, capacities_count_in_bytes_that_members_tell);
     tcase_add_test(tests, load_is_looked_at_once);

@@ -523,6 +523,11 @@ START_TEST(each_difference_is_named_with_both_values)
                          "experts-3 has \"cuda\"");
     peer.identity[0] = '\0';
     OK(weft_hello_check(&own, &peer, &err));
+    strcpy(peer.identity, "cpu.tp2");
+    OK(weft_hello_check(&own, &peer, &err));
+    peer.role = WEFT_ROLE_LAYERS;
+    check_differs(&peer, "numeric identity differs: layers-0-1 has \"cpu\", "
+                         "experts-3 has \"cpu.tp2\"");
     peer = other();
     strcpy(peer.profile, "bf16");
     check_differs(&peer, "numeric profile differs: layers-0-1 has \"exact\", "
@@ -530,6 +535,36 @@ START_TEST(each_difference_is_named_with_both_values)
     peer.profile[0] = '\0';
     OK(weft_hello_check(&own, &peer, &err));
     ck_assert_str_eq(weft_role_name(WEFT_ROLE_EXPERTS), "experts");
+}
+END_TEST
+
+START_TEST(a_pool_has_one_identity)
+{
+    static const struct {
+        const char *a, *b;
+        bool same;
+    } pairs[] = {
+        {"cpu", "cpu", true},
+        {"cpu", "cpu.tp2", true},
+        {"cpu.tp8", "cpu.tp2", true},
+        {"cpu.tp12", "cpu", true},
+        {"cpu", "cuda-1.sm90.bf16", false},
+        {"cuda-1.sm90.bf16.tp4", "cuda-1.sm90.bf16", true},
+        {"cuda-1.sm90.bf16.tp4", "cuda-1.sm90.exact.tp4", false},
+        {"cuda-1.sm90.bf16.tp4", "cuda-1.sm100.bf16.tp4", false},
+        {"cpu.tp", "cpu", false},
+        {"cpu2", "cpu", false},
+        {".tp2", "", true},
+        {"tp2", "", false},
+        {"", "", true},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        ck_assert_msg(weft_identity_is_same_pool(pairs[i].a, pairs[i].b) ==
+                          pairs[i].same,
+                      "%s, %s", pairs[i].a, pairs[i].b);
+        ck_assert(weft_identity_is_same_pool(pairs[i].b, pairs[i].a) ==
+                  pairs[i].same);
+    }
 }
 END_TEST
 
@@ -550,6 +585,7 @@ int main(void)
                                   a_hello_comes_back,
                                   a_hello_is_looked_at,
                                   the_highest_common_protocol_is_spoken,
-                                  each_difference_is_named_with_both_values};
+                                  each_difference_is_named_with_both_values,
+                                  a_pool_has_one_identity};
     return WEFT_SUITE_RUN("frame", tests);
 }
