@@ -10,6 +10,7 @@
 #include "node/app/inside.h"
 #include "node/app/memory.h"
 #include "node/app/model_open.h"
+#include "node/app/rank_weights.h"
 #include "node/base/mem.h"
 #include "node/base/str.h"
 
@@ -40,6 +41,17 @@ static void remember(void *arg, const char *key, const char *reason)
                                 json_pack("{s:o, s:o}", "name", text_of(key),
                                           "reason", text_of(reason)));
 }
+
+/* What serve would start with. */
+typedef struct found {
+    weft_opened opened;
+    weft_engine_options engine;
+    weft_backend backend;
+    weft_kv_layout layout;
+    weft_checkpoint_stats stats; /* of the whole model */
+    weft_rank_sizes sizes;
+    weft_memory_plan memory;
+} found;
 
 static json_t *plan_kv(const weft_model_config *config,
                        const weft_engine_options *e,
@@ -75,15 +87,15 @@ static json_t *plan_kv(const weft_model_config *config,
                      "per_sequence", sequences);
 }
 
-static json_t *describe(const weft_options *options, const weft_opened *o,
-                        const weft_engine_options *e,
-                        const weft_kv_layout *layout,
-                        const weft_memory_plan *memory, const char *device,
+static json_t *describe(const weft_options *options, const found *f,
                         json_t *ignored)
 {
+    const weft_opened *const o = &f->opened;
     const weft_model_config *const c = &o->config;
-    const weft_checkpoint_stats *const s =
-        weft_checkpoint_get_stats(o->checkpoint);
+    const weft_checkpoint_stats *const s = &f->stats;
+    const weft_memory_plan *const memory = &f->memory;
+    char device[WEFT_IDENTITY_BYTES];
+    weft_backend_device(&f->backend, device, sizeof device);
     int32_t n_moe = 0;
     for (int32_t l = 0; l < c->n_layer; l++) n_moe += c->moe[l];
     char hash[32];
@@ -103,20 +115,21 @@ static json_t *describe(const weft_options *options, const weft_opened *o,
         (json_int_t)s->n_mtp_tensors, "parameters", (json_int_t)s->n_params,
         "file_bytes", (json_int_t)s->file_bytes);
     const json_int_t peak = memory->weights_bytes + memory->overhead_bytes +
-                            memory->kv_bytes + memory->requests_bytes +
-                            s->staging_bytes;
-    json_t *const bytes =
-        json_pack("{s:I, s:I, s:I, s:I, s:b, s:I, s:I, s:I, s:I}", "weights",
-                  (json_int_t)memory->weights_bytes, "overhead",
-                  (json_int_t)memory->overhead_bytes, "loading",
-                  (json_int_t)s->staging_bytes, "kv",
-                  (json_int_t)memory->kv_bytes, "kv_given", memory->kv_given,
-                  "requests", (json_int_t)memory->requests_bytes, "reserve",
-                  (json_int_t)memory->reserve_bytes, "available",
-                  (json_int_t)memory->available_bytes, "peak", peak);
+                            memory->kv_bytes * memory->kv_copies +
+                            memory->requests_bytes + f->sizes.staging_bytes;
+    json_t *const bytes = json_pack(
+        "{s:I, s:I, s:I, s:I, s:b, s:i, s:I, s:I, s:I, s:I}", "weights",
+        (json_int_t)memory->weights_bytes, "overhead",
+        (json_int_t)memory->overhead_bytes, "loading",
+        (json_int_t)f->sizes.staging_bytes, "kv", (json_int_t)memory->kv_bytes,
+        "kv_given", memory->kv_given, "ranks", f->backend.n_ranks, "requests",
+        (json_int_t)memory->requests_bytes, "reserve",
+        (json_int_t)memory->reserve_bytes, "available",
+        (json_int_t)memory->available_bytes, "peak", peak);
     return json_pack("{s:b, s:o, s:o, s:o, s:o, s:s, s:O}", "ok", 1, "model",
-                     model, "tensors", tensors, "kv", plan_kv(c, e, layout),
-                     "memory", bytes, "device", device, "ignored", ignored);
+                     model, "tensors", tensors, "kv",
+                     plan_kv(c, &f->engine, &f->layout), "memory", bytes,
+                     "device", device, "ignored", ignored);
 }
 
 static json_int_t number(json_t *object, const char *key)
@@ -175,16 +188,21 @@ static void print_text(json_t *report)
            number(tensors, "files"), number(tensors, "parameters"),
            number(tensors, "file_bytes"));
     print_kv(json_object_get(report, "kv"));
-    printf("memory    weights %.3f GiB, step buffers %.3f GiB, kv %.3f GiB "
-           "(%s), requests %.3f GiB, %.3f GiB while loading: at most %.3f GiB "
-           "of %.3f GiB available, of which %.3f GiB stay in reserve\n",
-           gib(number(memory, "weights")), gib(number(memory, "overhead")),
-           gib(number(memory, "kv")),
-           json_is_true(json_object_get(memory, "kv_given")) ? "as given"
-                                                             : "default",
-           gib(number(memory, "requests")), gib(number(memory, "loading")),
-           gib(number(memory, "peak")), gib(number(memory, "available")),
-           gib(number(memory, "reserve")));
+    char each[32] = "";
+    if (number(memory, "ranks") > 1)
+        (void)snprintf(each, sizeof each, " for each of %lld ranks",
+                       number(memory, "ranks"));
+    printf(
+        "memory    weights %.3f GiB, step buffers %.3f GiB, kv %.3f GiB "
+        "(%s)%s, requests %.3f GiB, %.3f GiB while loading: at most %.3f GiB "
+        "of %.3f GiB available, of which %.3f GiB stay in reserve\n",
+        gib(number(memory, "weights")), gib(number(memory, "overhead")),
+        gib(number(memory, "kv")),
+        json_is_true(json_object_get(memory, "kv_given")) ? "as given"
+                                                          : "default",
+        each, gib(number(memory, "requests")), gib(number(memory, "loading")),
+        gib(number(memory, "peak")), gib(number(memory, "available")),
+        gib(number(memory, "reserve")));
     printf("device    %s\n",
            json_string_value(json_object_get(report, "device")));
     size_t i = 0;
@@ -198,52 +216,51 @@ static void print_text(json_t *report)
     printf("ok        serve would start\n");
 }
 
+/* What a start takes of the memory of host and devices. */
+static weft_status plan_start(const weft_options *options, found *f,
+                              weft_err *err)
+{
+    const weft_opened *const o = &f->opened;
+    const bool on_device = f->backend.opened != NULL;
+    const weft_part_of_model whole = weft_model_whole(&o->config);
+    f->stats = *weft_checkpoint_get_stats(o->checkpoint);
+    WEFT_TRY(weft_rank_weights_measure(o->checkpoint, &f->backend, &whole,
+                                       &f->sizes, err));
+    WEFT_TRY(weft_engine_kv_layout(&o->config, &f->engine, &f->layout, err));
+    WEFT_TRY(weft_memory_plan_make(&o->config, &f->engine,
+                                   on_device ? 0 : options->kv_bytes,
+                                   f->sizes.host_bytes, &f->memory, err));
+    if (on_device)
+        WEFT_TRY(weft_backend_plan(
+            &f->backend, &o->config, &f->engine, options->kv_bytes,
+            f->sizes.device_bytes,
+            weft_inside_device_bytes(options, &o->config, &f->engine),
+            &f->memory.kv_bytes, err));
+    f->memory.kv_given = options->kv_bytes > 0;
+    return WEFT_OK;
+}
+
 /* Everything that serve does before it loads, in its order. */
 static weft_status examine(const weft_options *options, json_t *ignored,
                            json_t **report_out, weft_doing *doing_out,
                            weft_err *err)
 {
-    weft_opened o = {0};
+    found f = {0};
     remarks r = {.list = ignored};
-    weft_engine_options e = {0};
-    weft_backend backend = {0};
-    weft_kv_layout layout = {0};
-    weft_memory_plan memory = {0};
-    weft_kv_pool *pool = NULL;
-    char device[WEFT_IDENTITY_BYTES];
     *doing_out = WEFT_DOING_LOAD;
-    WEFT_TRY(weft_model_open(options->model, options->profile, remember, &r, &o,
-                             err));
+    WEFT_TRY(weft_model_open(options->model, options->profile, remember, &r,
+                             &f.opened, err));
     *doing_out = WEFT_DOING_START;
-    weft_status st = weft_model_engine_options(options, &o.config, &e, err);
-    if (st == WEFT_OK) st = weft_backend_open(options, &backend, err);
-    weft_backend_apply(&backend, &e);
-    weft_backend_device(&backend, device, sizeof device);
-    if (st == WEFT_OK)
-        st = weft_checkpoint_set_memory(o.checkpoint, &backend.memory, err);
-    if (st == WEFT_OK) st = weft_engine_kv_layout(&o.config, &e, &layout, err);
-    if (st == WEFT_OK)
-        st = weft_memory_plan_make(
-            &o.config, &e, backend.opened != NULL ? 0 : options->kv_bytes,
-            weft_checkpoint_get_stats(o.checkpoint)->resident_bytes, &memory,
-            err);
-    if (st == WEFT_OK && backend.opened != NULL)
-        st = weft_backend_plan(
-            &backend, &o.config, &e, options->kv_bytes,
-            weft_checkpoint_get_stats(o.checkpoint)->device_bytes,
-            weft_inside_device_bytes(options, &o.config, &e), &memory.kv_bytes,
-            err);
-    memory.kv_given = options->kv_bytes > 0;
-    if (st == WEFT_OK)
-        st = weft_kv_pool_create(&layout, memory.kv_bytes, &pool, err);
-    if (st == WEFT_OK)
-        *report_out =
-            describe(options, &o, &e, &layout, &memory, device, ignored);
+    weft_status st =
+        weft_model_engine_options(options, &f.opened.config, &f.engine, err);
+    if (st == WEFT_OK) st = weft_backend_open(options, &f.backend, err);
+    weft_backend_apply(&f.backend, &f.engine);
+    if (st == WEFT_OK) st = plan_start(options, &f, err);
+    if (st == WEFT_OK) *report_out = describe(options, &f, ignored);
     if (st == WEFT_OK && *report_out == NULL)
         st = WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED, "report: out of memory");
-    weft_kv_pool_destroy(pool);
-    weft_model_close(&o);
-    weft_backend_close(&backend);
+    weft_model_close(&f.opened);
+    weft_backend_close(&f.backend);
     return st;
 }
 

@@ -15,6 +15,7 @@
 #include "node/app/inside.h"
 #include "node/app/memory.h"
 #include "node/app/model_open.h"
+#include "node/app/rank_weights.h"
 #include "node/base/clock.h"
 #include "node/base/mem.h"
 #include "node/base/ring.h"
@@ -120,71 +121,96 @@ static void print_line(const weft_eval_input *in, double nll, double seconds)
     printf("\"seconds\":%.6f}\n", seconds);
 }
 
+/* What scores: an engine's options and weights, or parts of a model. */
+typedef struct parts {
+    weft_engine_options engine;
+    weft_backend backend;
+    weft_rank_weights weights;
+    weft_inside *inside; /* instead of weights */
+} parts;
+
+/* Options of an engine for this one sequence, on what is to compute. */
+static weft_status prepare(const weft_options *options,
+                           const weft_opened *opened, int32_t n_ids, parts *p,
+                           weft_err *err)
+{
+    weft_engine_options *const engine = &p->engine;
+    WEFT_TRY(weft_backend_open(options, &p->backend, err));
+    weft_backend_apply(&p->backend, engine);
+    engine->max_seqs = 1;
+    engine->max_waiting = 1;
+    engine->max_context = n_ids + 1;
+    if (engine->kv_bytes > 0) return WEFT_OK;
+    /* What this one sequence fills. */
+    return weft_memory_useful_kv(&opened->config, engine, &engine->kv_bytes,
+                                 err);
+}
+
+static weft_status load(const weft_options *options, const weft_opened *opened,
+                        parts *p, weft_err *err)
+{
+    const weft_part_of_model whole = weft_model_whole(&opened->config);
+    if (weft_inside_is_wanted(options)) {
+        WEFT_TRY(weft_checkpoint_set_memory(opened->checkpoint,
+                                            &p->backend.memory, err));
+        return weft_inside_create(options, opened, &p->engine, &p->inside, err);
+    }
+    p->engine.ranks = p->weights.others;
+    return weft_rank_weights_load(opened->checkpoint, &p->backend, &whole, NULL,
+                                  NULL, &p->weights, err);
+}
+
+static weft_status check_logits(const weft_options *options, const scoring *s,
+                                weft_err *err)
+{
+    if (s->write_failed)
+        return WEFT_FAIL(err, WEFT_UNAVAILABLE, "logits %s: cannot write",
+                         options->logits);
+    if (s->infinite >= 0)
+        return WEFT_FAIL(err, WEFT_INTERNAL,
+                         "the logits after position %d hold NaN or infinity",
+                         s->infinite);
+    return WEFT_OK;
+}
+
 static int score(const weft_options *options, weft_opened *opened,
                  const weft_eval_input *in, FILE *logits)
 {
     weft_err err = {0};
-    weft_model *model = NULL;
-    weft_inside *inside = NULL;
-    weft_ring *events = NULL;
-    weft_engine_options engine = {0};
-    weft_backend backend = {0};
+    parts p = {0};
     scoring s = {.ids = in->ids,
                  .n_ids = in->n_ids,
                  .vocab = opened->config.vocab_size,
                  .infinite = -1,
                  .logits = logits};
     double seconds = 0.0;
-    weft_exit code = WEFT_EXIT_DONE;
-
+    weft_doing doing = WEFT_DOING_START;
     weft_status st =
-        weft_model_engine_options(options, &opened->config, &engine, &err);
+        weft_model_engine_options(options, &opened->config, &p.engine, &err);
     if (st != WEFT_OK) return weft_fail_with(WEFT_EXIT_USAGE, &err);
-    st = weft_backend_open(options, &backend, &err);
-    if (st != WEFT_OK)
-        return weft_fail_with(weft_exit_of(st, WEFT_DOING_START), &err);
-    weft_backend_apply(&backend, &engine);
-    st = weft_checkpoint_set_memory(opened->checkpoint, &backend.memory, &err);
-    engine.max_seqs = 1;
-    engine.max_waiting = 1;
-    engine.max_context = in->n_ids + 1;
-    /* What this one sequence fills, if no budget is given. */
-    if (st == WEFT_OK && engine.kv_bytes == 0)
-        st = weft_memory_useful_kv(&opened->config, &engine, &engine.kv_bytes,
-                                   &err);
+    st = prepare(options, opened, in->n_ids, &p, &err);
     if (st == WEFT_OK)
-        st = weft_ring_create(sizeof(weft_event), 64, &events, &err);
+        st = weft_ring_create(sizeof(weft_event), 64, &s.events, &err);
     if (st == WEFT_OK) {
-        st =
-            weft_inside_is_wanted(options)
-                ? weft_inside_create(options, opened, &engine, &inside, &err)
-                : weft_model_load(opened->checkpoint, NULL, NULL, &model, &err);
-        if (st != WEFT_OK) code = weft_exit_of(st, WEFT_DOING_LOAD);
+        doing = WEFT_DOING_LOAD;
+        st = load(options, opened, &p, &err);
     }
     if (st == WEFT_OK) {
-        s.events = events;
-        st = run_engine(
-            inside != NULL ? weft_inside_config(inside) : &opened->config,
-            inside != NULL ? weft_inside_weights(inside)
-                           : weft_model_weights(model),
-            &engine, inside, weft_eval_prefilled(options, in->n_ids), &s,
-            &seconds, &err);
+        const bool apart = p.inside != NULL;
+        doing = WEFT_DOING_START;
+        st = run_engine(apart ? weft_inside_config(p.inside) : &opened->config,
+                        apart ? weft_inside_weights(p.inside)
+                              : weft_rank_weights_first(&p.weights),
+                        &p.engine, p.inside,
+                        weft_eval_prefilled(options, in->n_ids), &s, &seconds,
+                        &err);
     }
-    if (st == WEFT_OK && s.write_failed)
-        st = WEFT_FAIL(&err, WEFT_UNAVAILABLE, "logits %s: cannot write",
-                       options->logits);
-    if (st == WEFT_OK && s.infinite >= 0)
-        st = WEFT_FAIL(&err, WEFT_INTERNAL,
-                       "the logits after position %d hold NaN or infinity",
-                       s.infinite);
-    weft_inside_destroy(inside);
-    weft_model_destroy(model);
-    weft_ring_destroy(events);
-    weft_backend_close(&backend);
-    if (st != WEFT_OK)
-        return weft_fail_with(
-            code != WEFT_EXIT_DONE ? code : weft_exit_of(st, WEFT_DOING_START),
-            &err);
+    if (st == WEFT_OK) st = check_logits(options, &s, &err);
+    weft_inside_destroy(p.inside);
+    weft_rank_weights_destroy(&p.weights);
+    weft_ring_destroy(s.events);
+    weft_backend_close(&p.backend);
+    if (st != WEFT_OK) return weft_fail_with(weft_exit_of(st, doing), &err);
     print_line(in, s.nll, seconds);
     return weft_output_end();
 }

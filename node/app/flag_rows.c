@@ -205,6 +205,17 @@ const weft_flag_row weft_flag_rows[WEFT_FLAGS] = {
                                  .min = 1,
                                  .max = 64,
                                  .help = "expert shards inside the process"},
+    [WEFT_FLAG_TENSOR_PARALLEL] = {.name = "tensor-parallel",
+                                   .commands = ENGINE | ON(CHECK) | ON(SHARD),
+                                   .kind = WEFT_KIND_COUNT,
+                                   .offset = AT(tensor_parallel),
+                                   .value = "N",
+                                   .preset = "1",
+                                   .min = 1,
+                                   .max = WEFT_RANKS_MAX,
+                                   .help = "ranks that share each layer: the "
+                                           "first N devices, or an N-th of the "
+                                           "CPU's threads each"},
     [WEFT_FLAG_ADDR] = {.name = "addr",
                         .commands = ON(GENERATE) | ON(STATUS),
                         .kind = WEFT_KIND_ADDRESS,

@@ -10,6 +10,7 @@
 #define WEFT_NODE_APP_LAYERS_H
 
 #include "node/app/memory.h"
+#include "node/app/rank_weights.h"
 #include "node/app/shard.h"
 #include "node/fleet/front.h"
 #include "node/obs/exchange.h"
@@ -20,7 +21,8 @@ typedef struct weft_layers {
     weft_model_config config; /* cut for this stage */
     weft_engine_options engine_options;
     weft_memory_plan memory;
-    weft_model *model;
+    weft_part_of_model part;
+    weft_rank_weights weights;
     weft_exchange_meter *meter;
     /* NULL where the model has no routed experts. */
     weft_peers *expert_peers;

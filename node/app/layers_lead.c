@@ -66,7 +66,7 @@ static weft_status build_engine(weft_layers *l, const int64_t *stage_kv_bytes,
     options.stages = l->stages;
     options.stage_kv_bytes = stage_kv_bytes;
     weft_status st = weft_engine_create(
-        &l->config, weft_model_weights(l->model), &options,
+        &l->config, weft_rank_weights_first(&l->weights), &options,
         weft_front_sink(l->front), on_step, l->shard.metrics, &engine, err);
     if (st != WEFT_OK) return st;
     st = weft_engine_start(engine, err);

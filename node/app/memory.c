@@ -77,6 +77,24 @@ weft_status weft_memory_check_pool(const weft_model_config *config,
     return st == WEFT_OK ? st : WEFT_WRAP(err, st, "kv-bytes");
 }
 
+static int32_t copies_of(const weft_engine_options *options)
+{
+    return options->memory == NULL && options->n_ranks > 1 ? options->n_ranks
+                                                           : 1;
+}
+
+static weft_status refuse_kv(int64_t kv_bytes, int64_t left, int32_t copies,
+                             weft_err *err)
+{
+    char each[40] = "";
+    if (copies > 1)
+        (void)snprintf(each, sizeof each, " for each of %d ranks", copies);
+    return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
+                     "kv-bytes: %lld bytes are asked for, %lld are left%s "
+                     "beside weights, step buffers, requests and a reserve",
+                     (long long)kv_bytes, (long long)left, each);
+}
+
 weft_status weft_memory_plan_within(const weft_model_config *config,
                                     const weft_engine_options *options,
                                     int64_t available_bytes, int64_t kv_bytes,
@@ -89,6 +107,7 @@ weft_status weft_memory_plan_within(const weft_model_config *config,
         .overhead_bytes = weft_engine_overhead_bytes(config, options),
         .requests_bytes = available_bytes / 16,
         .reserve_bytes = available_bytes / 16,
+        .kv_copies = copies_of(options),
         .kv_given = kv_bytes > 0,
     };
     if (p.reserve_bytes < 256 * MIB) p.reserve_bytes = 256 * MIB;
@@ -106,12 +125,9 @@ weft_status weft_memory_plan_within(const weft_model_config *config,
             (long long)p.weights_bytes, (long long)p.overhead_bytes,
             (long long)p.requests_bytes, (long long)p.reserve_bytes,
             (long long)available_bytes);
-    const int64_t left = available_bytes - need;
+    const int64_t left = (available_bytes - need) / p.kv_copies;
     if (p.kv_given && kv_bytes > left)
-        return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
-                         "kv-bytes: %lld bytes are asked for, %lld are left "
-                         "beside weights, step buffers, requests and a reserve",
-                         (long long)kv_bytes, (long long)left);
+        return refuse_kv(kv_bytes, left, p.kv_copies, err);
     int64_t useful = 0;
     WEFT_TRY(weft_memory_useful_kv(config, options, &useful, err));
     p.kv_bytes = p.kv_given ? kv_bytes : left < useful ? left : useful;

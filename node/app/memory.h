@@ -1,5 +1,6 @@
 /* memory.h - how much memory this process may still take, and what of it goes
- * to KV pages.
+ * to KV pages. Budgets are of one rank: where a stage has several, all hold the
+ * same rows, so with the CPU their pages count as often here.
  *
  * Threads: any; called at start.
  */
@@ -36,21 +37,22 @@ WEFT_MUST_CHECK weft_status weft_memory_check_pool(
 /* What a start takes and where the KV budget comes from. */
 typedef struct weft_memory_plan {
     int64_t available_bytes;
-    int64_t weights_bytes;  /* resident, staging not counted */
+    int64_t weights_bytes;  /* resident, of all ranks; staging not counted */
     int64_t overhead_bytes; /* step buffers, tables, stacks */
     int64_t requests_bytes; /* live requests, at most */
     /* Left to the rest of the machine, and to messages that are arriving: 1/16
      * of what is available and at least 256 MiB. */
     int64_t reserve_bytes;
-    int64_t kv_bytes; /* the budget: given, or the rest */
+    int64_t kv_bytes;  /* the budget: given, or the rest; of each rank */
+    int32_t kv_copies; /* of it in this memory: ranks, or 1 with devices */
     bool kv_given;
 } weft_memory_plan;
 
-/* kv_bytes 0: what is left after all of the above, never more than what
- * max_seqs sequences of max_context could use. RESOURCE_EXHAUSTED: the given
- * budget, or the rest without one, does not fit, or holds less than a slab of
- * each kind; the text gives needed and available bytes, and names kv-bytes if
- * that is what is too large or too small. */
+/* kv_bytes 0: what is left after all of the above, shared by ranks, never more
+ * than what max_seqs sequences of max_context could use. RESOURCE_EXHAUSTED:
+ * the given budget, or the rest without one, does not fit, or holds less than a
+ * slab of each kind; the text gives needed and available bytes, and names
+ * kv-bytes if that is what is too large or too small. */
 WEFT_MUST_CHECK weft_status weft_memory_plan_make(
     const weft_model_config *config, const weft_engine_options *options,
     int64_t kv_bytes, int64_t weights_bytes, weft_memory_plan *plan_out,

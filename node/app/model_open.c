@@ -107,6 +107,14 @@ void weft_model_close(weft_opened *opened)
     opened->checkpoint = NULL;
 }
 
+weft_part_of_model weft_model_whole(const weft_model_config *config)
+{
+    return (weft_part_of_model){.end_layer = config->n_layer,
+                                .embed = true,
+                                .head = true,
+                                .experts = true};
+}
+
 static void take_cpus(void *arg, const char *folder, bool v2)
 {
     int32_t *const most = arg;
@@ -140,7 +148,10 @@ weft_status weft_model_engine_options(const weft_options *options,
                                                 : config->max_context,
         .threads = options->threads > 0 ? options->threads : cores(),
         .profile = options->profile,
+        .n_ranks = options->tensor_parallel,
     };
+    if (e.n_ranks > 1)
+        e.threads = e.threads > e.n_ranks ? e.threads / e.n_ranks : 1;
     WEFT_TRY(weft_ops_cpu(options->cpu_path, &e.ops, err));
     *engine_out = e;
     return WEFT_OK;

@@ -33,8 +33,12 @@ WEFT_MUST_CHECK weft_status weft_model_open_texts(const char *dir,
                                                   weft_err *err);
 void weft_model_close(weft_opened *opened); /* {0} is fine */
 
-/* Engine options out of flags: defaults resolved (threads, max_context), the
- * CPU path chosen. INVALID_ARGUMENT or UNAVAILABLE: --cpu-path. */
+/* A process that holds all of it. */
+weft_part_of_model weft_model_whole(const weft_model_config *config);
+
+/* Engine options out of flags: defaults resolved (threads, of each rank, and
+ * max_context), the CPU path chosen. INVALID_ARGUMENT or UNAVAILABLE:
+ * --cpu-path. */
 WEFT_MUST_CHECK weft_status weft_model_engine_options(
     const weft_options *options, const weft_model_config *config,
     weft_engine_options *engine_out, weft_err *err);

@@ -292,6 +292,21 @@ static void set_defaults(weft_options *o)
     o->decode_from = -1;
 }
 
+static weft_status check_inside(const weft_options *o, weft_err *err)
+{
+    const bool inside =
+        o->command == WEFT_COMMAND_SERVE || o->command == WEFT_COMMAND_EVAL;
+    const bool staged = o->stages > 1;
+    if (!inside || o->tensor_parallel == 1 ||
+        (!staged && o->expert_shards == 1))
+        return WEFT_OK;
+    return WEFT_FAIL(err, WEFT_UNIMPLEMENTED,
+                     "--tensor-parallel %d with --%s %d in one process is not "
+                     "built; weft shard takes it",
+                     o->tensor_parallel, staged ? "stages" : "expert-shards",
+                     staged ? o->stages : o->expert_shards);
+}
+
 static weft_status check_needed(const weft_options *o, weft_err *err)
 {
     const weft_command_row *const row = &weft_command_rows[o->command];
@@ -309,6 +324,7 @@ static weft_status check_needed(const weft_options *o, weft_err *err)
                          "only one");
     if (o->command == WEFT_COMMAND_HELP && o->n_words > 1)
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT, "help takes one command");
+    WEFT_TRY(check_inside(o, err));
     return weft_options_check_cluster(o, err);
 }
 

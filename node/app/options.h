@@ -72,6 +72,7 @@ typedef enum weft_flag {
     WEFT_FLAG_GENERATION_DEFAULTS,
     WEFT_FLAG_STAGES,
     WEFT_FLAG_EXPERT_SHARDS,
+    WEFT_FLAG_TENSOR_PARALLEL,
     WEFT_FLAG_ADDR,
     WEFT_FLAG_MAX_TOKENS,
     WEFT_FLAG_TEMPERATURE,
@@ -145,6 +146,7 @@ typedef struct weft_options {
     const char *profile_name, *cpu_path, *backend, *generation_defaults;
     const char *log_level_name;
     int32_t drain_seconds, stages, expert_shards;
+    int32_t tensor_parallel; /* ranks of each stage */
 
     /* What follows from the names above. */
     weft_profile profile;

@@ -87,9 +87,11 @@ static weft_status refuse_given(const weft_options *o, const weft_flag *flags,
 static weft_status check_role(const weft_options *o, weft_err *err)
 {
     static const weft_flag of_layers[] = {
-        WEFT_FLAG_GROUP,    WEFT_FLAG_STAGE,       WEFT_FLAG_STAGES,
-        WEFT_FLAG_KV_BYTES, WEFT_FLAG_PAGE_TOKENS, WEFT_FLAG_CHUNK_TOKENS,
-        WEFT_FLAG_MAX_SEQS, WEFT_FLAG_MAX_QUEUE,   WEFT_FLAG_MAX_CONTEXT,
+        WEFT_FLAG_GROUP,       WEFT_FLAG_STAGE,
+        WEFT_FLAG_STAGES,      WEFT_FLAG_KV_BYTES,
+        WEFT_FLAG_PAGE_TOKENS, WEFT_FLAG_CHUNK_TOKENS,
+        WEFT_FLAG_MAX_SEQS,    WEFT_FLAG_MAX_QUEUE,
+        WEFT_FLAG_MAX_CONTEXT, WEFT_FLAG_TENSOR_PARALLEL,
     };
     static const weft_flag of_experts[] = {WEFT_FLAG_EXPERT_BYTES};
     if (strcmp(o->role_name, "experts") == 0)

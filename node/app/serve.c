@@ -19,6 +19,7 @@
 #include "node/app/memory.h"
 #include "node/app/model_open.h"
 #include "node/app/public_face.h"
+#include "node/app/rank_weights.h"
 #include "node/app/start.h"
 #include "node/base/clock.h"
 #include "node/base/log.h"
@@ -34,8 +35,9 @@ typedef struct serve {
     weft_engine_options engine_options;
     weft_backend backend;
     weft_memory_plan memory;
-    weft_model *model;
-    weft_inside *inside; /* instead of model: parts of the model apart */
+    weft_part_of_model part; /* all of it */
+    weft_rank_weights weights;
+    weft_inside *inside; /* instead of weights: parts of the model apart */
     weft_face face;
     weft_engine *engine;
     weft_engine_view own;
@@ -50,11 +52,11 @@ static void tell_memory(const serve *s)
     weft_log(WEFT_LOG_INFO, "serve", "memory",
              "available_mib %" PRId64 " weights_mib %" PRId64
              " buffers_mib %" PRId64 " requests_mib %" PRId64
-             " reserve_mib %" PRId64 " kv_bytes %" PRId64 " from %s",
+             " reserve_mib %" PRId64 " kv_bytes %" PRId64 " from %s ranks %d",
              m->available_bytes / MIB, m->weights_bytes / MIB,
              m->overhead_bytes / MIB, m->requests_bytes / MIB,
              m->reserve_bytes / MIB, m->kv_bytes,
-             m->kv_given ? "kv-bytes" : "free_memory");
+             m->kv_given ? "kv-bytes" : "free_memory", s->backend.n_ranks);
 }
 
 static void tell_pool(const serve *s)
@@ -112,23 +114,25 @@ static weft_status open_backend(serve *s, weft_err *err)
 {
     WEFT_TRY(weft_backend_open(s->options, &s->backend, err));
     weft_backend_apply(&s->backend, &s->engine_options);
-    return weft_checkpoint_set_memory(s->opened.checkpoint, &s->backend.memory,
-                                      err);
+    return WEFT_OK;
 }
 
 static weft_status plan_memory(serve *s, weft_err *err)
 {
-    const weft_checkpoint_stats *const stats =
-        weft_checkpoint_get_stats(s->opened.checkpoint);
-    s->own.weights_hash = stats->weights_hash;
+    weft_rank_sizes sizes;
     const bool on_device = s->backend.opened != NULL;
+    s->own.weights_hash =
+        weft_checkpoint_get_stats(s->opened.checkpoint)->weights_hash;
+    s->part = weft_model_whole(&s->opened.config);
+    WEFT_TRY(weft_rank_weights_measure(s->opened.checkpoint, &s->backend,
+                                       &s->part, &sizes, err));
     WEFT_TRY(weft_memory_plan_make(&s->opened.config, &s->engine_options,
                                    on_device ? 0 : s->options->kv_bytes,
-                                   stats->resident_bytes, &s->memory, err));
+                                   sizes.host_bytes, &s->memory, err));
     if (on_device)
         WEFT_TRY(weft_backend_plan(
             &s->backend, &s->opened.config, &s->engine_options,
-            s->options->kv_bytes, stats->device_bytes,
+            s->options->kv_bytes, sizes.device_bytes,
             weft_inside_device_bytes(s->options, &s->opened.config,
                                      &s->engine_options),
             &s->memory.kv_bytes, err));
@@ -146,9 +150,10 @@ static weft_status load_weights(serve *s, weft_err *err)
     if (weft_inside_is_wanted(s->options))
         return weft_inside_create(s->options, &s->opened, &s->engine_options,
                                   &s->inside, err);
-    const weft_status st =
-        weft_model_load(s->opened.checkpoint, watched ? tell_progress : NULL,
-                        &last_percent, &s->model, err);
+    const weft_status st = weft_rank_weights_load(
+        s->opened.checkpoint, &s->backend, &s->part,
+        watched ? tell_progress : NULL, &last_percent, &s->weights, err);
+    s->engine_options.ranks = s->weights.others;
     /* What is told next begins a line. */
     if (last_percent >= 0) (void)fputc('\n', stderr);
     if (st != WEFT_OK) return st;
@@ -166,7 +171,8 @@ static weft_status create_engine(serve *s, weft_err *err)
     const bool apart = s->inside != NULL;
     const weft_status st = weft_engine_create(
         apart ? weft_inside_config(s->inside) : &s->opened.config,
-        apart ? weft_inside_weights(s->inside) : weft_model_weights(s->model),
+        apart ? weft_inside_weights(s->inside)
+              : weft_rank_weights_first(&s->weights),
         &s->engine_options, sink, weft_gauges_count_step, s->face.gauges,
         &s->engine, err);
     if (st == WEFT_RESOURCE_EXHAUSTED)
@@ -268,7 +274,7 @@ static void take_down(serve *s)
     weft_inside_set_engine(s->inside, NULL);
     weft_engine_destroy(s->engine);
     weft_inside_destroy(s->inside);
-    weft_model_destroy(s->model);
+    weft_rank_weights_destroy(&s->weights);
     weft_model_close(&s->opened);
     weft_backend_close(&s->backend);
 }

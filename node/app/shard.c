@@ -160,6 +160,23 @@ static uint64_t count_serving(const weft_cluster_view *view, weft_role role)
     return n;
 }
 
+/* Of one device there is no need to say which. */
+static weft_status print_device_bytes(const weft_backend *b, int32_t rank,
+                                      weft_buf *out, weft_err *err)
+{
+    weft_device_info info;
+    char which[32] = "";
+    const weft_memory *const memory = weft_backend_memory(b, rank);
+    memory->api->get_info(memory->device, &info);
+    if (b->n_ranks > 1)
+        (void)snprintf(which, sizeof which, "device=\"%d\",", info.index);
+    return weft_buf_printf(out, err,
+                           "weft_device_bytes{%sstate=\"free\"} %lld\n"
+                           "weft_device_bytes{%sstate=\"used\"} %lld\n",
+                           which, (long long)info.free_bytes, which,
+                           (long long)(info.total_bytes - info.free_bytes));
+}
+
 static weft_status print_backend(const weft_shard *s, weft_buf *out,
                                  weft_err *err)
 {
@@ -173,15 +190,12 @@ static weft_status print_backend(const weft_shard *s, weft_buf *out,
                         "weft_backend_info{device=\"%s\",identity=\"%s\"} 1\n",
                         device, s->member.hello.identity));
     if (b->opened == NULL) return WEFT_OK;
-    weft_device_info info;
-    b->memory.api->get_info(b->memory.device, &info);
-    return weft_buf_printf(out, err,
-                           "# HELP weft_device_bytes Memory of the device.\n"
-                           "# TYPE weft_device_bytes gauge\n"
-                           "weft_device_bytes{state=\"free\"} %lld\n"
-                           "weft_device_bytes{state=\"used\"} %lld\n",
-                           (long long)info.free_bytes,
-                           (long long)(info.total_bytes - info.free_bytes));
+    WEFT_TRY(weft_buf_printf(out, err,
+                             "# HELP weft_device_bytes Memory of the device.\n"
+                             "# TYPE weft_device_bytes gauge\n"));
+    for (int32_t r = 0; r < b->n_ranks; r++)
+        WEFT_TRY(print_device_bytes(b, r, out, err));
+    return WEFT_OK;
 }
 
 static int metrics(void *arg, weft_buf *body)

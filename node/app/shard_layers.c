@@ -270,25 +270,25 @@ static weft_status cut_model(weft_layers *l, weft_err *err)
         weft_partition_cut(&s->config, o->stages, o->stage, &l->config, err);
     if (st != WEFT_OK) return WEFT_WRAP(err, st, "--stages %d", o->stages);
     s->engine.experts_elsewhere = s->config.n_expert > 0;
-    const weft_part_of_model part = {
+    l->part = (weft_part_of_model){
         .first_layer = l->config.first_layer,
         .end_layer = l->config.end_layer,
         .embed = is_lead,
         .head = is_lead,
         .experts = false,
     };
-    WEFT_TRY(weft_checkpoint_set_part(s->checkpoint, &part, err));
+    weft_rank_sizes sizes;
+    WEFT_TRY(weft_rank_weights_measure(s->checkpoint, &s->backend, &l->part,
+                                       &sizes, err));
     const int64_t rows_bytes =
         o->stages > 1 ? weft_stages_bytes(&l->config, &s->engine) : 0;
-    const weft_checkpoint_stats *const stats =
-        weft_checkpoint_get_stats(s->checkpoint);
     const bool on_device = s->backend.opened != NULL;
     WEFT_TRY(weft_memory_plan_make(
         &l->config, &s->engine, on_device ? 0 : o->kv_bytes,
-        stats->resident_bytes + rows_bytes, &l->memory, err));
+        sizes.host_bytes + rows_bytes, &l->memory, err));
     if (on_device)
         WEFT_TRY(weft_backend_plan(&s->backend, &l->config, &s->engine,
-                                   o->kv_bytes, stats->device_bytes, 0,
+                                   o->kv_bytes, sizes.device_bytes, 0,
                                    &l->memory.kv_bytes, err));
     l->engine_options = s->engine;
     if (on_device) {
@@ -296,17 +296,21 @@ static weft_status cut_model(weft_layers *l, weft_err *err)
         l->engine_options.failed_arg = s;
     }
     l->engine_options.kv_bytes = l->memory.kv_bytes;
-    weft_log(WEFT_LOG_INFO, "layers", "cut",
-             "layers %d-%d weights_mib %" PRId64 " kv_bytes %" PRId64,
-             l->config.first_layer, l->config.end_layer - 1,
-             l->memory.weights_bytes / MIB, l->memory.kv_bytes);
+    weft_log(
+        WEFT_LOG_INFO, "layers", "cut",
+        "layers %d-%d weights_mib %" PRId64 " kv_bytes %" PRId64 " ranks %d",
+        l->config.first_layer, l->config.end_layer - 1,
+        l->memory.weights_bytes / MIB, l->memory.kv_bytes, s->backend.n_ranks);
     return WEFT_OK;
 }
 
 static weft_status load_weights(weft_layers *l, weft_err *err)
 {
     const uint64_t from_ns = weft_clock_now_ns();
-    WEFT_TRY(weft_model_load(l->shard.checkpoint, NULL, NULL, &l->model, err));
+    const weft_shard *const s = &l->shard;
+    WEFT_TRY(weft_rank_weights_load(s->checkpoint, &s->backend, &l->part, NULL,
+                                    NULL, &l->weights, err));
+    l->engine_options.ranks = l->weights.others;
     weft_log(WEFT_LOG_INFO, "layers", "loaded",
              "weights_mib %" PRId64 " seconds %.1f",
              l->memory.weights_bytes / MIB,
@@ -325,7 +329,7 @@ static weft_status start_stage(weft_layers *l, weft_err *err)
     const weft_options *const o = l->shard.options;
     const weft_stage_options options = {
         .config = &l->config,
-        .weights = weft_model_weights(l->model),
+        .weights = weft_rank_weights_first(&l->weights),
         .engine = l->engine_options,
         .stage = o->stage,
         .n_stages = o->stages,
@@ -443,7 +447,7 @@ static void take_down(weft_layers *l)
     weft_peers_destroy(l->stage_peers);
     weft_peers_destroy(l->expert_peers);
     weft_exchange_meter_destroy(l->meter);
-    weft_model_destroy(l->model);
+    weft_rank_weights_destroy(&l->weights);
     weft_shard_close(&l->shard);
 }
 

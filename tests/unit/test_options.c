@@ -127,6 +127,18 @@ static const struct refusal {
     {SHARD("experts") "|--group|1", "", WEFT_INVALID_ARGUMENT, "--group"},
     {SHARD("experts") "|--stages|1", "", WEFT_INVALID_ARGUMENT, "--stages"},
     {SHARD("experts"), "WEFT_KV_BYTES=1G", WEFT_INVALID_ARGUMENT, "--kv-bytes"},
+    {SHARD("experts") "|--tensor-parallel|2", "", WEFT_INVALID_ARGUMENT,
+     "--tensor-parallel has no meaning with --role experts"},
+    {SHARD("layers") "|--tensor-parallel|9", "", WEFT_INVALID_ARGUMENT,
+     "from 1 to 8"},
+    {SHARD("layers"), "WEFT_TENSOR_PARALLEL=0", WEFT_INVALID_ARGUMENT,
+     "--tensor-parallel"},
+    {ROUTER "|--etcd|e|--tensor-parallel|2", "", WEFT_INVALID_ARGUMENT,
+     "--tensor-parallel"},
+    {"serve|--model|m|--tensor-parallel|2|--stages|3", "", WEFT_UNIMPLEMENTED,
+     "--tensor-parallel 2 with --stages 3"},
+    {"eval|--model|m|--ids|a|--tensor-parallel|4|--expert-shards|2", "",
+     WEFT_UNIMPLEMENTED, "--tensor-parallel 4 with --expert-shards 2"},
     {SHARD("experts") "|--page-tokens|64", "", WEFT_INVALID_ARGUMENT,
      "--page-tokens"},
     {SHARD("experts") "|--listen|[::]:0", "", WEFT_INVALID_ARGUMENT,
@@ -191,6 +203,7 @@ static const struct bad {
     {"generation-defaults", "mine", WEFT_INVALID_ARGUMENT},
     {"stages", "0|-1|65", WEFT_INVALID_ARGUMENT},
     {"expert-shards", "0|x|65", WEFT_INVALID_ARGUMENT},
+    {"tensor-parallel", "0|-1|9|two|", WEFT_INVALID_ARGUMENT},
     {"listen",
      "nonsense|127.0.0.1:99999|127.0.0.1:|:|127.0.0.1:x||:80|::1:80|[]:80|"
      "127.0.0.1:-1|off|127.0.0.1:65536|h/x:1",
@@ -251,6 +264,7 @@ START_TEST(defaults)
     ck_assert(!o.neutral_defaults);
     ck_assert_int_eq(o.stages, 1);
     ck_assert_int_eq(o.expert_shards, 1);
+    ck_assert_int_eq(o.tensor_parallel, 1);
     ck_assert_int_eq(o.log_level, WEFT_LOG_INFO);
     ck_assert(weft_options_given(&o, WEFT_FLAG_MODEL));
     ck_assert(!weft_options_given(&o, WEFT_FLAG_THREADS));
@@ -310,6 +324,12 @@ START_TEST(cluster_flags)
     ck_assert_str_eq(o.members, "f");
     ck_assert_int_eq(o.expert_replicas, 2);
     ck_assert_int_eq(parse("serve|--model|m|--stages|64", "").stages, 64);
+    o = parse(SHARD("layers") "|--stages|2|--tensor-parallel|8", "");
+    ck_assert_int_eq(o.tensor_parallel, 8);
+    o = parse("check|--model|m", "WEFT_TENSOR_PARALLEL=2");
+    ck_assert_int_eq(o.tensor_parallel, 2);
+    o = parse("eval|--model|m|--ids|f|--stages|2|--tensor-parallel|1", "");
+    ck_assert_int_eq(o.tensor_parallel, 1);
 }
 END_TEST
 
