@@ -122,6 +122,44 @@ START_TEST(a_budget_below_one_slab_is_refused)
 }
 END_TEST
 
+/* On the host every rank holds the same rows; on devices each has its own
+ * memory. */
+START_TEST(each_rank_has_pages_of_its_own)
+{
+    const weft_model_config config = small_config();
+    weft_engine_options o = small_options();
+    const weft_memory somewhere = {0};
+    weft_memory_plan p = {0};
+    weft_err err = {0};
+    o.n_ranks = 4;
+    ck_assert_int_eq(
+        weft_memory_plan_within(&config, &o, 1024 * MIB, 0, MIB, &p, &err),
+        WEFT_OK);
+    ck_assert_int_eq(p.kv_copies, 4);
+    const int64_t fixed =
+        p.weights_bytes + p.overhead_bytes + p.requests_bytes + p.reserve_bytes;
+    const int64_t left = 40 * MIB;
+    const int64_t have = fixed + left;
+    ck_assert_int_eq(
+        weft_memory_plan_within(&config, &o, have, 0, MIB, &p, &err), WEFT_OK);
+    ck_assert_int_eq(p.kv_bytes, 10 * MIB);
+    ck_assert_int_eq(
+        weft_memory_plan_within(&config, &o, have, 10 * MIB, MIB, &p, &err),
+        WEFT_OK);
+    ck_assert_int_eq(
+        weft_memory_plan_within(&config, &o, have, 10 * MIB + 1, MIB, &p, &err),
+        WEFT_RESOURCE_EXHAUSTED);
+    ck_assert_msg(strstr(err.text, "10485760 are left for each of 4 ranks") !=
+                      NULL,
+                  "%s", err.text);
+    o.memory = &somewhere;
+    ck_assert_int_eq(
+        weft_memory_plan_within(&config, &o, 1024 * MIB, 0, MIB, &p, &err),
+        WEFT_OK);
+    ck_assert_int_eq(p.kv_copies, 1);
+}
+END_TEST
+
 START_TEST(weights_that_do_not_fit_are_refused)
 {
     weft_memory_plan p = {.kv_bytes = -7};
@@ -141,6 +179,7 @@ int main(void)
         the_rest_is_the_budget_as_far_as_it_is_of_use,
         a_given_budget_leaves_the_reserve,
         a_budget_below_one_slab_is_refused,
+        each_rank_has_pages_of_its_own,
         weights_that_do_not_fit_are_refused,
     };
     return WEFT_SUITE_RUN("app/memory", tests);
