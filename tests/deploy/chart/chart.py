@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -9,7 +10,8 @@ import kubernetes_validate
 import yaml
 
 HELM = os.environ["HELM"]
-CHART = pathlib.Path(__file__).resolve().parents[3] / "deploy/helm/weft"
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+CHART = ROOT / "deploy/helm/weft"
 MODEL = ["--set", "model.hostPath.path=/m"]
 VERSION = "1.36"
 # Kinds of others, whose definitions are not Kubernetes' own.
@@ -133,6 +135,7 @@ REFUSED = [
     ("an endpoint without port", ["--set", "etcd.endpoints={etcd}", "--set", "etcd.install=false"], "endpoints"),
     ("a drain that is too short", ["--set", "drain.seconds=1"], "drain"),
     ("two etcds", ["--set", "etcd.endpoints={e:2379}"], "etcd.endpoints is set and etcd.install is true"),
+    ("your etcd's secret for ours", ["--set", "etcd.tlsSecret=x"], "of an etcd of yours"),
     ("no etcd", ["--set", "etcd.install=false"], "etcd.endpoints is empty"),
     ("an even etcd", ["--set", "etcd.replicas=2"], "an odd number"),
     ("two models", ["--set", "model.pvc.claimName=x"], "exactly one of"),
@@ -143,7 +146,21 @@ REFUSED = [
     ("fewer shards than owners", ["--set", "router.expertReplicas=3"], "experts.replicas 2 is below router.expertReplicas 3"),
     ("autoscaling upside down", ["--set", "experts.autoscaling.enabled=true,experts.autoscaling.maxReplicas=1"],
      "maxReplicas 1 is below minReplicas 2"),
+    ("fewer than owners at its least", ["--set", "experts.autoscaling.enabled=true,router.expertReplicas=3"],
+     "experts.autoscaling.minReplicas 2 is below router.expertReplicas 3"),
     ("keda without triggers", ["--set", "experts.autoscaling.enabled=true,experts.autoscaling.type=keda"], "triggers is empty"),
+    ("keda with metrics of hpa", ["--set-json", 'experts.autoscaling={"enabled":true,"type":"keda","triggers":[{}],"metrics":[{}]}'],
+     "experts.autoscaling.metrics are of type hpa"),
+    ("hpa with triggers of keda", ["--set-json", 'experts.autoscaling={"enabled":true,"triggers":[{}]}'],
+     "experts.autoscaling.triggers are of type keda"),
+    ("a device scaled by CPU", ["--set", "experts.autoscaling.enabled=true,experts.gpu.count=1"], "CPU time says nothing"),
+    ("CPU without a request", ["--set", "experts.autoscaling.enabled=true", "--set-json", 'experts.resources={"requests":{"cpu":null}}'],
+     "experts.resources.requests.cpu is not set"),
+    ("layers by load", ["--set", "layers.autoscaling.enabled=true"], "autoscaling"),
+    ("devices for the CPU", ["--set", "layers.backend=cpu,layers.gpu.count=1"], "devices would be held"),
+    ("no device for CUDA", ["--set", "experts.backend=cuda"], "no device is asked for"),
+    ("a route without gateway", ["--set", "gateway.grpcRoute.enabled=true"], "gateway.grpcRoute.parentRefs is empty"),
+    ("a budget above all", ["--set", "experts.pdb.minAvailable=3,experts.pdb.maxUnavailable=null"], "minAvailable 3 of 2 pods"),
     ("two budgets", ["--set", "experts.pdb.minAvailable=1"], "one of minAvailable and maxUnavailable"),
 ]
 
@@ -170,8 +187,12 @@ def shapes():
     check("a scaler's count is its own", "replicas" not in find(scaled, "StatefulSet", "r-weft-experts")["spec"])
     hpa = find(scaled, "HorizontalPodAutoscaler", "r-weft-experts")["spec"]["scaleTargetRef"]
     check("the scaler's target", hpa["kind"] == "StatefulSet" and hpa["name"] == "r-weft-experts")
-    keda = render(*MODEL, "--set-json", 'experts.autoscaling={"enabled":true,"type":"keda","triggers":[{"type":"cpu"}]}')
-    check("keda", find(keda, "ScaledObject", "r-weft-experts") is not None)
+    keda = render(*MODEL, "--set-json",
+                  'experts.autoscaling={"enabled":true,"type":"keda","triggers":[{"type":"cpu"}],"behavior":{"scaleDown":{"selectPolicy":"Min"}}}')
+    spec = find(keda, "ScaledObject", "r-weft-experts")["spec"]
+    check("keda", spec["scaleTargetRef"]["kind"] == "StatefulSet" and spec["triggers"] == [{"type": "cpu"}] and spec["minReplicaCount"] == 2
+          and spec["advanced"] == {"horizontalPodAutoscalerConfig": {"behavior": {"scaleDown": {"selectPolicy": "Min"}}}}, str(spec))
+    check("keda has no second scaler", find(keda, "HorizontalPodAutoscaler", "r-weft-experts") is None)
     gpu = render(*MODEL, "--set", "experts.gpu.count=1,experts.rdma.enabled=true")
     c = pod_of(find(gpu, "StatefulSet", "r-weft-experts"))["containers"][0]
     check("devices", c["resources"]["limits"] == {"nvidia.com/gpu": 1, "rdma/hca": 1}, str(c["resources"]))
@@ -184,13 +205,48 @@ def certificates():
     check("TLS unless told otherwise", "--tls-cert=/tls/tls.crt" in args_of(router) and "--link-ca=/tls/ca.crt" in args_of(router))
     check("etcd, too", "--client-cert-auth" in args_of(find(o, "StatefulSet", "r-weft-etcd")))
     check("a secret of its own", set(find(o, "Secret", "r-weft-tls")["data"]) == {"tls.crt", "tls.key", "ca.crt"})
+    protocol = find(o, "Service", "r-weft-router")["spec"]["ports"][0]["appProtocol"]
+    check("gateways are told of TLS", protocol == "https", protocol)
     off = render(*MODEL, "--set", "tls.mode=off")
+    protocol = find(off, "Service", "r-weft-router")["spec"]["ports"][0]["appProtocol"]
+    check("and of plain text", protocol == "kubernetes.io/h2c", protocol)
     text = json.dumps(off)
     check("off is off", "--tls-" not in text and "--link-" not in text and "/tls/" not in text)
     yours = render(*MODEL, "--set", "etcd.install=false,etcd.endpoints={a:2379,b:2380},etcd.tlsSecret=e")
     args = args_of(find(yours, "StatefulSet", "r-weft-experts"))
     check("etcd of yours", "--etcd=a:2379,b:2380" in args and "--etcd-ca=/etcd-tls/ca.crt" in args, str(args))
     check("and none of ours", find(yours, "StatefulSet", "r-weft-etcd") is None)
+
+
+def names():
+    """What is written in more than one place: flags, metrics, alerts."""
+    sources = "\n".join(p.read_text() for p in sorted((ROOT / "node").rglob("*.c")))
+    flags = set(re.findall(r'\.name = "([a-z-]+)"', sources))
+    check("flags are found", len(flags) > 30, str(flags))
+    for values in ([*MODEL], ["--values", str(CHART / "examples/two-groups-16-experts.yaml"), "--set",
+                              "layers.kvBytes=1G,layers.maxContext=9,experts.expertBytes=1G,model.name=m,etcd.install=false,"
+                              "etcd.endpoints={e:1},etcd.tlsSecret=t,etcd.userSecret=u"]):
+        for o in render(*values):
+            if pod_of(o) is None or o["metadata"]["name"].endswith("-etcd"):
+                continue
+            told = {re.match(r"--([a-z-]+)", a).group(1) for a in args_of(o) if a.startswith("--")}
+            check(f"flags of {o['metadata']['name']}", told <= flags, str(told - flags))
+
+    metrics = set(re.findall(r"\b(weft_[a-z_]+|vllm:[a-z_]+)", sources))
+    runbook = (ROOT / "deploy/runbook.md").read_text()
+    for path in ("files/alerts.yaml", "files/dashboard.json", "values.yaml", "README.md", "examples/two-groups-16-experts.yaml"):
+        used = set(re.findall(r"\b(weft_[a-z_]+|vllm:[a-z_]+)", (CHART / path).read_text()))
+        used = {re.sub(r"_(bucket|sum|count)$", "", name) for name in used}
+        check(f"metrics of {path}", used <= metrics, str(used - metrics))
+    alerts = yaml.safe_load((CHART / "files/alerts.yaml").read_text())["groups"][0]["rules"]
+    titles = {title for line in re.findall(r"^### (.+)$", runbook, re.M) for title in line.split(", ")}
+    check("alerts", {a["alert"] for a in alerts} == titles, str({a["alert"] for a in alerts} ^ titles))
+    for a in alerts:
+        anchor = a["annotations"]["runbook"].partition("#")[2]
+        anchors = {re.sub(r"[^a-z0-9 -]", "", line.lower()).replace(" ", "-") for line in re.findall(r"^### (.+)$", runbook, re.M)}
+        check(f"runbook of {a['alert']}", anchor in anchors, anchor)
+    panels = json.loads((CHART / "files/dashboard.json").read_text())["panels"]
+    check("panels", len(panels) > 10 and all(p["targets"] for p in panels), str(len(panels)))
 
 
 def main():
@@ -206,6 +262,7 @@ def main():
         drain(path.name, objects, yaml.safe_load(path.read_text()).get("drain", {}).get("seconds", 60))
     shapes()
     certificates()
+    names()
     refusals()
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0

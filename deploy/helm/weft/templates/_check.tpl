@@ -29,12 +29,41 @@
 {{- if and (eq .Values.tls.mode "certManager") (not .Values.tls.certManager.issuerRef.name) -}}
 {{- fail "tls.certManager.issuerRef.name is empty with tls.mode certManager" -}}
 {{- end -}}
+{{- $pods := dict "router" (int .Values.router.replicas) "layers" (mul .Values.layers.replicas .Values.layers.stages | int) "experts" (int .Values.experts.replicas) -}}
 {{- range $role := list "router" "layers" "experts" -}}
 {{- $r := index $.Values $role -}}
+{{- $least := get $pods $role -}}
+{{- with $r.autoscaling -}}{{- if .enabled -}}{{- $least = int .minReplicas -}}{{- end -}}{{- end -}}
 {{- if and $r.pdb.enabled (eq (kindIs "invalid" $r.pdb.minAvailable) (kindIs "invalid" $r.pdb.maxUnavailable)) -}}
 {{- fail (printf "%s.pdb: one of minAvailable and maxUnavailable is wanted" $role) -}}
 {{- end -}}
+{{- if and $r.pdb.enabled (not (kindIs "string" $r.pdb.minAvailable)) (gt (int $r.pdb.minAvailable) $least) -}}
+{{- fail (printf "%s.pdb: minAvailable %d of %d pods can never hold" $role (int $r.pdb.minAvailable) $least) -}}
+{{- end -}}
+{{- if hasKey $r "backend" -}}
+{{- if and (eq $r.backend "cpu") (gt (int $r.gpu.count) 0) -}}
+{{- fail (printf "%s.backend is cpu and %s.gpu.count is %d: devices would be held and not used" $role $role (int $r.gpu.count)) -}}
+{{- end -}}
+{{- if and (eq $r.backend "cuda") (eq (int $r.gpu.count) 0) (not $r.resources.claims) -}}
+{{- fail (printf "%s.backend is cuda and %s.gpu.count is 0: no device is asked for" $role $role) -}}
+{{- end -}}
+{{- end -}}
 {{- with $r.autoscaling -}}
+{{- if and .enabled (eq .type "hpa") .triggers -}}
+{{- fail (printf "%s.autoscaling.triggers are of type keda, and the type is hpa" $role) -}}
+{{- end -}}
+{{- if and .enabled (eq .type "keda") .metrics -}}
+{{- fail (printf "%s.autoscaling.metrics are of type hpa, and the type is keda" $role) -}}
+{{- end -}}
+{{- if and .enabled (eq .type "hpa") (not .metrics) -}}
+{{- /* Then it is CPU, in parts of what is requested. */ -}}
+{{- if gt (int $r.gpu.count) 0 -}}
+{{- fail (printf "%s.autoscaling.metrics is empty and %s.gpu.count is %d: CPU time says nothing about a device" $role $role (int $r.gpu.count)) -}}
+{{- end -}}
+{{- if not (dig "requests" "cpu" "" $r.resources) -}}
+{{- fail (printf "%s.autoscaling.metrics is empty, which means CPU, and %s.resources.requests.cpu is not set" $role $role) -}}
+{{- end -}}
+{{- end -}}
 {{- if and .enabled (lt (int .maxReplicas) (int .minReplicas)) -}}
 {{- fail (printf "%s.autoscaling: maxReplicas %d is below minReplicas %d" $role (int .maxReplicas) (int .minReplicas)) -}}
 {{- end -}}
@@ -43,7 +72,15 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if and (not .Values.experts.autoscaling.enabled) (lt (int .Values.experts.replicas) (int .Values.router.expertReplicas)) -}}
-{{- fail (printf "experts.replicas %d is below router.expertReplicas %d: every expert is held by that many shards" (int .Values.experts.replicas) (int .Values.router.expertReplicas)) -}}
+{{- $owners := int .Values.router.expertReplicas -}}
+{{- $key := ternary "autoscaling.minReplicas" "replicas" .Values.experts.autoscaling.enabled -}}
+{{- $least := ternary .Values.experts.autoscaling.minReplicas .Values.experts.replicas .Values.experts.autoscaling.enabled | int -}}
+{{- if lt $least $owners -}}
+{{- fail (printf "experts.%s %d is below router.expertReplicas %d: every expert is held by that many shards" $key $least $owners) -}}
+{{- end -}}
+{{- range $name, $route := pick .Values.gateway "grpcRoute" "httpRoute" -}}
+{{- if and $route.enabled (not $route.parentRefs) -}}
+{{- fail (printf "gateway.%s.parentRefs is empty: the gateway that it is attached to" $name) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}

@@ -101,6 +101,7 @@ spec:
         timeoutSeconds: {{ $r.probes.startup.timeoutSeconds }}
         failureThreshold: {{ max 1 (div (int $r.probes.startup.seconds) (int $r.probes.startup.periodSeconds)) }}
       readinessProbe:
+        {{- /* The kubelet's gRPC probe speaks no TLS, and shards serve no gRPC. */}}
         {{- if and (eq .role "router") (not (and $tls $v.tls.public)) }}
         grpc: {port: 7070, service: weft.v1.Generation}
         {{- else }}
