@@ -25,6 +25,7 @@
 #include "node/base/mem.h"
 #include "node/base/str.h"
 
+static const uint64_t SECOND_NS = 1000000000U;
 static const int64_t RESERVE_BYTES_MIN = INT64_C(256) << 20;
 
 typedef struct process {
@@ -143,6 +144,9 @@ static weft_status start_fleet(process *p, weft_err *err)
     const weft_fleet_options options = {
         .groups_max = WEFT_GROUPS_MAX,
         .jobs_max = p->options->max_seqs + p->options->max_queue,
+        /* One number: what a part may take to go, its successor may take to
+         * come. */
+        .renewing_ns = (uint64_t)p->options->drain_seconds * SECOND_NS,
         .vocab_size = p->opened.config.vocab_size,
         .take = weft_router_take_event,
         .take_arg = p->face.router,

@@ -149,7 +149,7 @@ static const char *why_unhealthy(void *arg, uint64_t now_ns)
 static bool can_serve(void *arg, char *reason_out, size_t reason_bytes)
 {
     weft_router_view *const own = arg;
-    return weft_fleet_is_serving(own->fleet, reason_out, reason_bytes);
+    return weft_fleet_takes_requests(own->fleet, reason_out, reason_bytes);
 }
 
 static uint64_t weights_hash(void *arg)

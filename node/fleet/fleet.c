@@ -34,6 +34,12 @@ static bool serves(const weft_group_state *state)
     return state->connected && state->been_whole && !state->draining;
 }
 
+/* By its own word or the registry's; not of one that is merely not listed. */
+static bool is_told_to_drain(const weft_fleet_group *group)
+{
+    return group->state.draining || group->want.draining;
+}
+
 void weft_fleet_publish(weft_fleet *fleet)
 {
     (void)pthread_mutex_lock(&fleet->lock);
@@ -53,6 +59,9 @@ void weft_fleet_publish(weft_fleet *fleet)
         if (!state->draining && !serves(state) &&
             group->coming_until_ns > fleet->coming_until_ns)
             fleet->coming_until_ns = group->coming_until_ns;
+        if (is_told_to_drain(group))
+            fleet->renewing_until_ns =
+                fleet->turn_ns + fleet->options.renewing_ns;
     }
     fleet->n_states = n;
     qsort(fleet->states, (size_t)n, sizeof *fleet->states, by_group);
@@ -142,9 +151,11 @@ bool weft_fleet_takes_requests(weft_fleet *fleet, char *reason_out,
 {
     if (weft_fleet_is_serving(fleet, reason_out, reason_bytes)) return true;
     (void)pthread_mutex_lock(&fleet->lock);
-    const uint64_t until_ns = fleet->coming_until_ns;
+    const uint64_t coming_until_ns = fleet->coming_until_ns;
+    const uint64_t renewing_until_ns = fleet->renewing_until_ns;
     (void)pthread_mutex_unlock(&fleet->lock);
-    return weft_clock_now_ns() < until_ns;
+    const uint64_t now_ns = weft_clock_now_ns();
+    return now_ns < coming_until_ns || now_ns < renewing_until_ns;
 }
 
 /* -- which groups there are ------------------------------------------------ */

@@ -59,6 +59,10 @@ typedef struct weft_fleet_options {
     /* How long a lead that has just been told of may take to be connected, and
      * requests wait for it; 0: 2 s. */
     uint64_t coming_ns;
+    /* How long requests wait for another lead when those that serve have been
+     * told to drain: a lead that drains is renewed, as in a rolling update.
+     * From the last word of one that drains; 0: not at all. */
+    uint64_t renewing_ns;
     int32_t vocab_size; /* what a token may be */
     /* Takes an event, as weft_event_sink; fleet's thread. */
     bool (*take)(void *arg, const weft_event *event);
@@ -101,9 +105,10 @@ weft_lead weft_fleet_lead_ops(weft_fleet *fleet);
  * says why not. Any thread. */
 bool weft_fleet_is_serving(weft_fleet *fleet, char *reason_out,
                            size_t reason_bytes);
-/* The same, or a lead has been told of since coming_ns at most. In a rolling
- * update the last group of before may begin to drain while the first one of
- * after is being dialled: a request that comes then waits for a moment. Any
+/* The same, or a lead has been told of since coming_ns at most, or the last
+ * ones have drained since renewing_ns at most. In a rolling update the last
+ * group of before may begin to drain while the first one of after is being
+ * dialled, or before it has been started: a request that comes then waits. Any
  * thread. */
 bool weft_fleet_takes_requests(weft_fleet *fleet, char *reason_out,
                                size_t reason_bytes);

@@ -100,7 +100,8 @@ struct weft_fleet {
     int32_t n_want;
     weft_group_state *states; /* [groups_max], by number; as told to others */
     int32_t n_states;
-    uint64_t coming_until_ns; /* of those that do not serve yet, the last */
+    uint64_t coming_until_ns;   /* of those that do not serve yet, the last */
+    uint64_t renewing_until_ns; /* of those that drained, the last */
     struct weft_fleet_brought {
         uint32_t group;
         weft_link *link;
