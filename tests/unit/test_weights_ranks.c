@@ -13,11 +13,12 @@
 #include "tests/support/synth.h"
 
 #define EVEN_HEADS "\"swa_num_attention_heads\":4"
-/* In F8, heads and widths in whole blocks: routed experts' at degree two. */
+/* In F8, heads and widths in whole blocks: routed experts' at degree two. The
+ * dense width has more scales than any matrix that is expanded. */
 #define BLOCKS                                                                 \
     "{" EVEN_HEADS ",\"qk_nope_head_dim\":112,\"v_head_dim\":128,"             \
     "\"swa_qk_nope_head_dim\":112,\"swa_v_head_dim\":128,"                     \
-    "\"swa_head_dim\":128,\"intermediate_size\":512,"                          \
+    "\"swa_head_dim\":128,\"intermediate_size\":2048,"                         \
     "\"moe_intermediate_size\":256,\"n_routed_experts\":4}"
 
 /* Every packing, in both types that F8 can be expanded to; one with matrices
@@ -418,6 +419,31 @@ START_TEST(the_slices_are_the_whole)
 }
 END_TEST
 
+/* Its block ends with the scales of a matrix that is cut by inputs: what is
+ * read for them must not go beyond. */
+START_TEST(a_dense_layer_alone)
+{
+    opened o = open_case(6);
+    ck_assert(!o.config.moe[0]);
+    for (int32_t r = 0; r < 4; r++) {
+        const weft_part_of_model part = {
+            .end_layer = 1, .n_ranks = 4, .rank = r};
+        held h = {.config = &o.config,
+                  .profile = WEFT_EXACT,
+                  .n_ranks = 4,
+                  .rank = r};
+        weft_model *model = NULL;
+        OK(weft_checkpoint_set_part(o.checkpoint, &part, &err));
+        OK(weft_model_load(o.checkpoint, NULL, NULL, &model, &err));
+        const weft_layer_weights *const w = weft_model_weights(model)->layers;
+        ck_assert_ptr_nonnull(w->mlp.down.scales);
+        expect_layer(&h, 0, &o.w->layers[0], w);
+        weft_model_destroy(model);
+    }
+    close_case(&o);
+}
+END_TEST
+
 /* What load_expert makes of the last layer's expert 1, to be freed. */
 static void *one_expert(const opened *o, int64_t *bytes_out, uint64_t *hash_out)
 {
@@ -509,6 +535,7 @@ static void add_tests(TCase *tests)
 {
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, the_slices_are_the_whole, 0, N_CASES);
+    tcase_add_test(tests, a_dense_layer_alone);
     tcase_add_loop_test(tests, single_experts_are_whole, 0, 4);
     tcase_add_test(tests, what_cannot_be_cut_is_refused);
 }
