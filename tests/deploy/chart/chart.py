@@ -175,9 +175,12 @@ def refusals():
 def shapes():
     o = render(*MODEL, "--set", "layers.replicas=2,layers.stages=3,experts.replicas=5")
     sets = sorted(x["metadata"]["name"] for x in o if x["kind"] == "StatefulSet")
-    check("a set for each stage of each group", len([s for s in sets if "-layers-" in s]) == 6, str(sets))
-    one = find(o, "StatefulSet", "r-weft-layers-g1-s2")
-    check("its flags", {"--group=1", "--stage=2", "--stages=3"} <= set(args_of(one)), str(args_of(one)))
+    check("a set for each stage", [s for s in sets if "-layers-" in s] == [f"r-weft-layers-s{n}" for n in range(3)], str(sets))
+    one = find(o, "StatefulSet", "r-weft-layers-s2")
+    check("its pods are groups", one["spec"]["replicas"] == 2 and one["spec"]["podManagementPolicy"] == "Parallel")
+    check("its flags", {"--group=$(GROUP)", "--stage=2", "--stages=3"} <= set(args_of(one)), str(args_of(one)))
+    group = [e for e in pod_of(one)["containers"][0]["env"] if e["name"] == "GROUP"]
+    check("its group", [e["valueFrom"]["fieldRef"]["fieldPath"] for e in group] == ["metadata.labels['apps.kubernetes.io/pod-index']"], str(group))
     experts = find(o, "StatefulSet", "r-weft-experts")
     check("experts are scaled by their replicas", experts["spec"]["replicas"] == 5)
     check("experts start all at once", experts["spec"]["podManagementPolicy"] == "Parallel")

@@ -1,4 +1,5 @@
-{{- /* The pod of a role: {root, role, args (list), ports (list), labels (dict)}.
+{{- /* The pod of a role: {root, role, args (list), ports (list), labels (dict),
+env (list; or none)}.
 What roles share is here once: identity, security, model, certificates, probes,
 drain. */ -}}
 {{- define "weft.pod" -}}
@@ -93,6 +94,7 @@ spec:
       env:
         - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
         - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+        {{- with .env }}{{ toYaml . | nindent 8 }}{{ end }}
         {{- with $r.extraEnv }}{{ toYaml . | nindent 8 }}{{ end }}
       ports: {{- toYaml .ports | nindent 8 }}
       startupProbe:
