@@ -3,8 +3,10 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 
 import kubernetes_validate
 import yaml
@@ -165,6 +167,81 @@ REFUSED = [
 ]
 
 
+# Values that no example has: name, flags.
+VARIANTS = [
+    ("download", ["--set-json", 'model.download={"enabled":true,"image":"fetch:1","command":["fetch"],"args":["$(MODEL_DIR)"],'
+                  '"env":[{"name":"A","value":"b"}],"envFrom":[{"secretRef":{"name":"s"}}],"sizeLimit":"600Gi","resources":{"limits":{"cpu":"1"}}}']),
+    ("claim", ["--set", "model.pvc.claimName=c,model.pvc.subPath=a/b,model.name=m"]),
+    ("plain", [*MODEL, "--set", "tls.mode=off,networkPolicy.enabled=false,serviceAccount.create=false,router.pdb.enabled=false"]),
+    ("secrets", [*MODEL, "--set", "tls.mode=secret,tls.existingSecret=s,auth.existingSecret=k,image.pullSecrets={p}"]),
+    ("an etcd of yours", [*MODEL, "--set", "etcd.install=false,etcd.endpoints={a:2379,b:2380},etcd.tlsSecret=e,etcd.userSecret=u"]),
+    ("the etcd here", [*MODEL, "--set", "etcd.replicas=5,etcd.storage.className=fast,etcd.priorityClassName=high,etcd.nodeSelector.a=b"]),
+    ("images", [*MODEL, "--set", "image.registry=r.example.com/x,nameOverride=n,clusterName=c,image.digest=sha256:" + 64 * "a"]),
+    # As YAML reads them: true, 1, false, null, 1000, 31.
+    ("names that look like values", ["--set-string", "fullnameOverride=y,nameOverride=1,serviceAccount.name=no,experts.priorityClassName=null,"
+                                     "auth.existingSecret=1e3,model.pvc.claimName=0x1f,model.pvc.subPath=1,etcd.storage.className=on,"
+                                     "image.pullSecrets={off},experts.schedulerName=on,experts.runtimeClassName=yes,tls.mode=secret,"
+                                     "tls.existingSecret=1_0,gateway.ingress.className=2",
+                                     "--set", "gateway.ingress.enabled=true,experts.autoscaling.enabled=true"]),
+    ("gateways", [*MODEL, "--set", "tls.public=false", "--set-json",
+                  'gateway={"grpcRoute":{"enabled":true,"parentRefs":[{"name":"g"}]},"httpRoute":{"enabled":true,"parentRefs":[{"name":"g"}]},'
+                  '"ingress":{"enabled":true,"className":"c","host":"h.example.com","tlsSecret":"t","annotations":{"a":"b"}}}']),
+    ("both scalers", [*MODEL, "--set", "router.autoscaling.enabled=true,experts.autoscaling.enabled=true"]),
+    ("an object more", [*MODEL, "--set-json", 'extraObjects=[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"{{ .Release.Name }}-x"}}]']),
+]
+# The same sub-keys, for each role.
+ROLE = {
+    "gpu": {"count": 1}, "rdma": {"enabled": True}, "updateStrategy": {"type": "RollingUpdate"},
+    "pdb": {"minAvailable": "50%", "maxUnavailable": None},
+    "topologySpreadConstraints": [{"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}],
+    "nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}], "affinity": {"nodeAffinity": {}},
+    "priorityClassName": "high", "schedulerName": "other", "runtimeClassName": "nvidia", "podAnnotations": {"a": "b"},
+    "podLabels": {"c": "d"}, "podSecurityContext": {"supplementalGroups": [44]}, "securityContext": {"privileged": False},
+    "extraArgs": ["--log-level=debug"], "extraEnv": [{"name": "A", "value": "b"}],
+    "extraVolumes": [{"name": "v", "emptyDir": {}}], "extraVolumeMounts": [{"name": "v", "mountPath": "/v"}],
+    "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}},
+}
+
+
+def variants():
+    for name, args in [*VARIANTS, *((f"{r} in full", [*MODEL, "--set-json", f"{r}={json.dumps(ROLE)}"]) for r in ("router", "layers", "experts"))]:
+        objects = render(*args)
+        validate(name, objects)
+        security(name, objects)
+        selectors(name, objects)
+        drain(name, objects, 60)
+    for role in ("router", "layers", "experts"):
+        objects = render(*MODEL, "--set-json", f"{role}={json.dumps(ROLE)}")
+        own = [pod_of(o) for o in objects if pod_of(o) and o["metadata"]["labels"]["app.kubernetes.io/component"] == role]
+        text = json.dumps(own)
+        for word in ("nvidia.com/gpu", "rdma/hca", "rack", "Exists", "nodeAffinity", "high", "other", "supplementalGroups", "privileged",
+                     "--log-level=debug", '"mountPath": "/v"', '"memory": "1Gi"'):
+            check(f"{role} has {word}", len(own) == 1 and word in text)
+
+
+def notes():
+    """Rendered with a server only, so here as an object of a copy."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = pathlib.Path(folder) / "weft"
+        shutil.copytree(CHART, copy)
+        text = (copy / "templates/NOTES.txt").read_text()
+        (copy / "templates/notes.yaml").write_text('{{ define "notes" }}' + text + '{{ end }}\nkind: Notes\ntext: {{ include "notes" . | toJson }}\n')
+
+        def told(*args):
+            done = helm("template", "r", str(copy), "--namespace", "prod", "--show-only", "templates/notes.yaml", *MODEL, *args)
+            return yaml.safe_load(done.stdout)["text"] if done.returncode == 0 else done.stderr
+
+        plain = told()
+        for command in ("helm test r -n prod", "kubectl -n prod exec deploy/r-weft-router -- weft status --addr localhost:7070 --tls-ca /tls/ca.crt",
+                        "kubectl -n prod scale statefulset r-weft-experts --replicas=3"):
+            check(f"notes: {command}", command in plain, plain)
+        check("notes without keys", "No API keys" in plain and "--api-key-file" in told("--set", "auth.existingSecret=s"))
+        check("notes in plain text", "WARNING: tls.mode is off" in told("--set", "tls.mode=off") and "WARNING" not in plain)
+        check("notes with a scaler", "get hpa r-weft-experts" in told("--set", "experts.autoscaling.enabled=true"))
+        keda = told("--set-json", 'experts.autoscaling={"enabled":true,"type":"keda","triggers":[{"type":"cpu"}]}')
+        check("notes with keda", "get hpa keda-hpa-r-weft-experts" in keda and "2 to 16 expert shards" in keda, keda)
+
+
 def refusals():
     check("no model is refused", "exactly one of" in helm("template", "r", str(CHART)).stderr, "rendered")
     for name, args, text in REFUSED:
@@ -264,6 +341,8 @@ def main():
         selectors(path.name, objects)
         drain(path.name, objects, yaml.safe_load(path.read_text()).get("drain", {}).get("seconds", 60))
     shapes()
+    variants()
+    notes()
     certificates()
     names()
     refusals()

@@ -18,7 +18,7 @@ metadata:
   annotations: {{- toYaml . | nindent 4 }}
   {{- end }}
 spec:
-  serviceAccountName: {{ include "weft.serviceAccount" $root }}
+  serviceAccountName: {{ include "weft.serviceAccount" $root | quote }}
   automountServiceAccountToken: false
   enableServiceLinks: false
   # The process is told {{ sub (int $v.drain.seconds) $notice }} s; what is beyond is for its last words.
@@ -34,7 +34,7 @@ spec:
   {{- with $v.image.pullSecrets }}
   imagePullSecrets:
     {{- range . }}
-    - name: {{ . }}
+    - name: {{ . | quote }}
     {{- end }}
   {{- end }}
   {{- if $v.model.download.enabled }}
@@ -122,7 +122,7 @@ spec:
         capabilities: {drop: [ALL]{{ if $r.rdma.enabled }}, add: [IPC_LOCK]{{ end }}}
         {{- with $r.securityContext }}{{ toYaml . | nindent 8 }}{{ end }}
       volumeMounts:
-        - {name: model, mountPath: /model, readOnly: true{{ with $v.model.pvc.subPath }}, subPath: {{ . }}{{ end }}}
+        - {name: model, mountPath: /model, readOnly: true{{ with $v.model.pvc.subPath }}, subPath: {{ . | quote }}{{ end }}}
         - {name: tmp, mountPath: /tmp}
         {{- if gt (int $r.gpu.count) 0 }}
         - {name: shm, mountPath: /dev/shm}
@@ -143,9 +143,9 @@ spec:
   volumes:
     - name: model
       {{- if $v.model.pvc.claimName }}
-      persistentVolumeClaim: {claimName: {{ $v.model.pvc.claimName }}, readOnly: true}
+      persistentVolumeClaim: {claimName: {{ $v.model.pvc.claimName | quote }}, readOnly: true}
       {{- else if $v.model.hostPath.path }}
-      hostPath: {path: {{ $v.model.hostPath.path | quote }}, type: {{ $v.model.hostPath.type }}}
+      hostPath: {path: {{ $v.model.hostPath.path | quote }}, type: {{ $v.model.hostPath.type | quote }}}
       {{- else }}
       emptyDir: { {{- with $v.model.download.sizeLimit }}sizeLimit: {{ . }}{{ end -}} }
       {{- end }}
@@ -155,16 +155,16 @@ spec:
     - {name: shm, emptyDir: {medium: Memory, sizeLimit: 1Gi}}
     {{- end }}
     {{- if $tls }}
-    - {name: tls, secret: {secretName: {{ include "weft.tlsSecret" $root }}, defaultMode: 0440}}
+    - {name: tls, secret: {secretName: {{ include "weft.tlsSecret" $root | quote }}, defaultMode: 0440}}
     {{- end }}
     {{- if $v.etcd.tlsSecret }}
-    - {name: etcd-tls, secret: {secretName: {{ $v.etcd.tlsSecret }}, defaultMode: 0440}}
+    - {name: etcd-tls, secret: {secretName: {{ $v.etcd.tlsSecret | quote }}, defaultMode: 0440}}
     {{- end }}
     {{- if $v.etcd.userSecret }}
-    - {name: etcd-user, secret: {secretName: {{ $v.etcd.userSecret }}, defaultMode: 0440}}
+    - {name: etcd-user, secret: {secretName: {{ $v.etcd.userSecret | quote }}, defaultMode: 0440}}
     {{- end }}
     {{- if and (eq .role "router") $v.auth.existingSecret }}
-    - {name: auth, secret: {secretName: {{ $v.auth.existingSecret }}, defaultMode: 0440}}
+    - {name: auth, secret: {secretName: {{ $v.auth.existingSecret | quote }}, defaultMode: 0440}}
     {{- end }}
     {{- with $r.extraVolumes }}{{ toYaml . | nindent 4 }}{{ end }}
   {{- include "weft.scheduling" . | nindent 2 }}
@@ -194,13 +194,13 @@ tolerations: {{- toYaml . | nindent 2 }}
 affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with $r.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with $r.schedulerName }}
-schedulerName: {{ . }}
+schedulerName: {{ . | quote }}
 {{- end }}
 {{- with $r.runtimeClassName }}
-runtimeClassName: {{ . }}
+runtimeClassName: {{ . | quote }}
 {{- end }}
 topologySpreadConstraints:
   {{- if $r.topologySpreadConstraints }}
