@@ -3,6 +3,7 @@
 # and deploy/try there. Proves that deploy/setup names every package that the
 # build and the program need. Takes some minutes, so tests/run leaves it out.
 # usage: tests/deploy/clean_room.sh [COMMAND...]    default: deploy/try
+# The lab's programs go along where an archive of them lies beside the clone.
 # Exit 77: skipped, because this machine cannot do it.
 set -eu
 here=$(CDPATH= cd -- "$(dirname -- "$0")/../.." && pwd)
@@ -42,6 +43,9 @@ trusted=/etc/host-authorities.crt
     cp /etc/ssl/certs/ca-certificates.crt "$root$trusted"
 mount -t proc proc "$root/proc" 2>/dev/null || skip 'proc cannot be mounted'
 git clone --quiet --no-hardlinks "$here" "$root/weft"
+archive=shared/tools/kubelab/bin.tar.xz
+[ ! -f "$here/../$archive" ] ||
+    install -D -m 644 "$here/../$archive" "$root/$archive"
 
 [ $# -gt 0 ] || set -- deploy/try
 echo "clean_room: $*"
