@@ -519,11 +519,12 @@ START_TEST(tls_refuses_strangers)
 }
 END_TEST
 
+/* Of links (0), and of a server for clients (1). */
 START_TEST(tls_files_are_checked)
 {
     weft_tls *tls = NULL;
     weft_err told = {0};
-    weft_tls_files files = {0};
+    weft_tls_files files = {.faces_clients = _i == 1};
     OK(weft_tls_create(&files, &tls, &err));
     ck_assert_ptr_null(tls);
     weft_tls_destroy(NULL);
@@ -563,7 +564,7 @@ static void add(TCase *tests)
     for (size_t i = 0; i < sizeof once / sizeof once[0]; i++)
         tcase_add_test(tests, once[i]);
     if (has_tls) tcase_add_test(tests, tls_refuses_strangers);
-    if (has_tls) tcase_add_test(tests, tls_files_are_checked);
+    if (has_tls) tcase_add_loop_test(tests, tls_files_are_checked, 0, 2);
     tcase_set_timeout(tests, 240);
 }
 

@@ -407,29 +407,6 @@ START_TEST(last_bytes_come_though_the_client_talks)
 }
 END_TEST
 
-/* -- wrong files ---------------------------------------------------------- */
-
-START_TEST(files_are_named_when_wrong)
-{
-    weft_tls *tls = NULL;
-    weft_err err = {0};
-    make_certificate("other", "ca2");
-    weft_tls_files files = {.cert_file = in_folder("server.pem"),
-                            .faces_clients = true};
-    ck_assert_int_eq(weft_tls_create(&files, &tls, &err),
-                     WEFT_INVALID_ARGUMENT);
-    ck_assert_ptr_nonnull(strstr(err.text, "the key"));
-    files.key_file = in_folder("none.key");
-    ck_assert_int_eq(weft_tls_create(&files, &tls, &err), WEFT_NOT_FOUND);
-    ck_assert_ptr_nonnull(strstr(err.text, "none.key"));
-    files.key_file = in_folder("other.key");
-    ck_assert_int_eq(weft_tls_create(&files, &tls, &err),
-                     WEFT_INVALID_ARGUMENT);
-    ck_assert_ptr_nonnull(strstr(err.text, "other.key"));
-    ck_assert_ptr_null(tls);
-}
-END_TEST
-
 /* -- keys ----------------------------------------------------------------- */
 
 #define KEY   "0123456789abcdef"
@@ -545,7 +522,6 @@ static void add(TCase *tests)
         a_renewed_certificate_is_taken_up,
         a_stop_lets_streams_end,
         last_bytes_come_though_the_client_talks,
-        files_are_named_when_wrong,
         keys_are_wanted,
         keys_change_without_a_restart,
         wrong_keys_are_named_by_their_line,
