@@ -160,6 +160,8 @@ REFUSED = [
      "experts.resources.requests.cpu is not set"),
     ("layers by load", ["--set", "layers.autoscaling.enabled=true"], "autoscaling"),
     ("devices for the CPU", ["--set", "layers.backend=cpu,layers.gpu.count=1"], "devices would be held"),
+    ("a device more than ranks", ["--set", "layers.gpu.count=2"], "layers.gpu.count is 2 and layers.tensorParallel is 1"),
+    ("two devices for experts", ["--set", "experts.gpu.count=2"], "an expert shard computes on one device"),
     ("no device for CUDA", ["--set", "experts.backend=cuda"], "no device is asked for"),
     ("a route without gateway", ["--set", "gateway.grpcRoute.enabled=true"], "gateway.grpcRoute.parentRefs is empty"),
     ("a budget above all", ["--set", "experts.pdb.minAvailable=3,experts.pdb.maxUnavailable=null"], "minAvailable 3 of 2 pods"),
@@ -273,6 +275,8 @@ def shapes():
     check("keda", spec["scaleTargetRef"]["kind"] == "StatefulSet" and spec["triggers"] == [{"type": "cpu"}] and spec["minReplicaCount"] == 2
           and spec["advanced"] == {"horizontalPodAutoscalerConfig": {"behavior": {"scaleDown": {"selectPolicy": "Min"}}}}, str(spec))
     check("keda has no second scaler", find(keda, "HorizontalPodAutoscaler", "r-weft-experts") is None)
+    ranks = pod_of(find(render(*MODEL, "--set", "layers.tensorParallel=4,layers.gpu.count=4"), "StatefulSet", "r-weft-layers-s0"))["containers"][0]
+    check("ranks", "--tensor-parallel=4" in ranks["args"] and ranks["resources"]["limits"]["nvidia.com/gpu"] == 4, str(ranks))
     gpu = render(*MODEL, "--set", "experts.gpu.count=1,experts.rdma.enabled=true")
     c = pod_of(find(gpu, "StatefulSet", "r-weft-experts"))["containers"][0]
     check("devices", c["resources"]["limits"] == {"nvidia.com/gpu": 1, "rdma/hca": 1}, str(c["resources"]))
@@ -304,7 +308,7 @@ def names():
     flags = set(re.findall(r'\.name = "([a-z-]+)"', sources))
     check("flags are found", len(flags) > 30, str(flags))
     for values in ([*MODEL], ["--values", str(CHART / "examples/two-groups-16-experts.yaml"), "--set",
-                              "layers.kvBytes=1G,layers.maxContext=9,experts.expertBytes=1G,model.name=m,etcd.install=false,"
+                              "layers.kvBytes=1G,layers.maxContext=9,layers.tensorParallel=2,layers.gpu.count=2,experts.expertBytes=1G,model.name=m,etcd.install=false,"
                               "etcd.endpoints={e:1},etcd.tlsSecret=t,etcd.userSecret=u"]):
         for o in render(*values):
             if pod_of(o) is None or o["metadata"]["name"].endswith("-etcd"):

@@ -72,6 +72,14 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- with .Values.layers -}}
+{{- if and (gt (int .gpu.count) 0) (ne (int .gpu.count) (int .tensorParallel)) -}}
+{{- fail (printf "layers.gpu.count is %d and layers.tensorParallel is %d: each rank computes on one device" (int .gpu.count) (int .tensorParallel)) -}}
+{{- end -}}
+{{- end -}}
+{{- if gt (int .Values.experts.gpu.count) 1 -}}
+{{- fail (printf "experts.gpu.count is %d: an expert shard computes on one device" (int .Values.experts.gpu.count)) -}}
+{{- end -}}
 {{- $owners := int .Values.router.expertReplicas -}}
 {{- $key := ternary "autoscaling.minReplicas" "replicas" .Values.experts.autoscaling.enabled -}}
 {{- $least := ternary .Values.experts.autoscaling.minReplicas .Values.experts.replicas .Values.experts.autoscaling.enabled | int -}}
