@@ -85,22 +85,6 @@ static int32_t part_rows(const weft_comm_group *g, int32_t n_row)
     return (n_row + g->n_ranks - 1) / g->n_ranks;
 }
 
-static weft_status take_memory(weft_comm_rank *r, weft_err *err)
-{
-    const weft_comm_group *const g = r->group;
-    const int32_t part = part_rows(g, g->rows_max);
-    const int32_t heard = part > g->gather_rows_max ? part : g->gather_rows_max;
-    const int64_t row_bytes = 4 * (int64_t)g->n_ranks * g->width_max;
-    void *at = NULL;
-    WEFT_TRY(weft_memory_alloc(&r->memory, part * row_bytes, "parts of sums",
-                               &at, err));
-    r->parts = at;
-    WEFT_TRY(weft_memory_alloc(&r->memory, heard * row_bytes,
-                               "sums of other ranks", &at, err));
-    r->heard = at;
-    return WEFT_OK;
-}
-
 /* How many rows go whole to everybody: two ranks gain nothing by shares. */
 static int32_t gather_rows(const weft_comm_group *g, int32_t width)
 {
@@ -111,16 +95,55 @@ static int32_t gather_rows(const weft_comm_group *g, int32_t width)
     return n < g->rows_max ? n : g->rows_max;
 }
 
-static weft_status set_up(weft_comm_group *g, const weft_comm_group_options *o,
-                          weft_err *err)
+static void set_shape(weft_comm_group *g, const weft_comm_group_options *o)
 {
-    const bool host = weft_memory_is_host(&o->memories[0]);
-    g->way = host ? &weft_comm_local : &weft_comm_near;
     g->n_ranks = o->n_ranks;
     g->rows_max = o->rows_max;
     g->width_max = o->width_max;
     /* Narrower rows may be more, of no more floats. */
     g->gather_rows_max = gather_rows(g, o->width_max);
+}
+
+/* Of a rank: [n_ranks][part rows][width], and what is heard of others. */
+typedef struct sizes {
+    int64_t parts_bytes, heard_bytes;
+} sizes;
+
+static sizes sizes_of(const weft_comm_group *g)
+{
+    const int64_t row_bytes = 4 * (int64_t)g->n_ranks * g->width_max;
+    const int32_t part = part_rows(g, g->rows_max);
+    const int32_t heard = part > g->gather_rows_max ? part : g->gather_rows_max;
+    return (sizes){part * row_bytes, heard * row_bytes};
+}
+
+int64_t weft_comm_group_bytes(const weft_comm_group_options *options)
+{
+    weft_comm_group g = {0};
+    set_shape(&g, options);
+    const sizes n = sizes_of(&g);
+    return n.parts_bytes + n.heard_bytes;
+}
+
+static weft_status take_memory(weft_comm_rank *r, weft_err *err)
+{
+    const sizes n = sizes_of(r->group);
+    void *at = NULL;
+    WEFT_TRY(weft_memory_alloc(&r->memory, n.parts_bytes, "parts of sums", &at,
+                               err));
+    r->parts = at;
+    WEFT_TRY(weft_memory_alloc(&r->memory, n.heard_bytes, "sums of other ranks",
+                               &at, err));
+    r->heard = at;
+    return WEFT_OK;
+}
+
+static weft_status set_up(weft_comm_group *g, const weft_comm_group_options *o,
+                          weft_err *err)
+{
+    const bool host = weft_memory_is_host(&o->memories[0]);
+    g->way = host ? &weft_comm_local : &weft_comm_near;
+    set_shape(g, o);
     g->join_ns = o->join_ns != 0 ? o->join_ns : JOIN_NS;
     (void)snprintf(g->name, sizeof g->name, "%.63s", o->name);
     if (!host) {
@@ -201,6 +224,36 @@ weft_status weft_comm_rank_check(weft_comm_rank *rank, weft_err *err)
     WEFT_TRY(weft_comm_group_reason(rank->group, err));
     if (rank->group->way->check(rank, &own) == WEFT_OK) return WEFT_OK;
     return fail(rank, &own, err);
+}
+
+/* Following. --------------------------------------------------------------- */
+
+int32_t weft_comm_rank_index(const weft_comm_rank *rank)
+{
+    return rank->rank;
+}
+
+weft_status weft_comm_follow(weft_comm_rank *rank, weft_status own,
+                             weft_err *err)
+{
+    weft_comm_group *const g = rank->group;
+    weft_status st = own;
+    const uint64_t turn = ++rank->n_followed;
+    pthread_mutex_lock(&g->lock);
+    if (rank->rank == 0) {
+        g->n_told = turn;
+        g->told = own;
+        pthread_cond_broadcast(&g->changed);
+    } else {
+        while (g->n_told < turn && g->why.status == WEFT_OK)
+            (void)pthread_cond_wait(&g->changed, &g->lock);
+        st = g->n_told == turn ? g->told : WEFT_OK;
+    }
+    const weft_err why = g->why;
+    pthread_mutex_unlock(&g->lock);
+    if (why.status == WEFT_OK) return st;
+    if (err != NULL && st == WEFT_OK) *err = why;
+    return st == WEFT_OK ? why.status : st;
 }
 
 /* Sums. -------------------------------------------------------------------- */

@@ -46,6 +46,8 @@ typedef struct weft_comm_group_options {
 WEFT_MUST_CHECK weft_status
 weft_comm_group_create(const weft_comm_group_options *options,
                        weft_comm_group **group_out, weft_err *err);
+/* Bytes of each rank's memory that sums take. */
+int64_t weft_comm_group_bytes(const weft_comm_group_options *options);
 /* Aborts first. When no rank's thread uses it; NULL is fine. */
 void weft_comm_group_destroy(weft_comm_group *group);
 

@@ -330,6 +330,7 @@ static void gate_and_project(weft_forward *f, const weft_layer_weights *w,
         f->ops->gate(f->threads, &gate);
     }
     f->gemms[0] = weft_forward_product(f, &w->o, f->heads_out, f->y, n_rows);
+    f->gemms[0].round = weft_forward_part_round(f);
     f->ops->gemm(f->threads, f->gemms, 1);
 }
 

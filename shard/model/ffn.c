@@ -21,13 +21,22 @@ static void silu_mul(weft_forward *f, float *gate, const float *up,
     f->ops->silu_mul(f->threads, &act);
 }
 
+/* The last product of an MLP, of whose middle this rank may have a part. */
+static weft_gemm down_product(const weft_forward *f, const weft_matrix *w,
+                              const float *x, float *y, int32_t n_rows)
+{
+    weft_gemm g = weft_forward_product(f, w, x, y, n_rows);
+    g.round = weft_forward_part_round(f);
+    return g;
+}
+
 static void dense(weft_forward *f, const weft_mlp_weights *w, int32_t n_rows)
 {
     f->gemms[0] = weft_forward_product(f, &w->gate, f->x, f->mlp_gate, n_rows);
     f->gemms[1] = weft_forward_product(f, &w->up, f->x, f->mlp_up, n_rows);
     f->ops->gemm(f->threads, f->gemms, 2);
     silu_mul(f, f->mlp_gate, f->mlp_up, n_rows, w->gate.n_out);
-    f->gemms[0] = weft_forward_product(f, &w->down, f->mlp_gate, f->y, n_rows);
+    f->gemms[0] = down_product(f, &w->down, f->mlp_gate, f->y, n_rows);
     f->ops->gemm(f->threads, f->gemms, 1);
 }
 
@@ -122,13 +131,13 @@ static void experts_out(weft_forward *f, const weft_layer_weights *w,
         const int32_t rows = f->expert_first[e + 1] - (int32_t)at;
         if (rows == 0) continue;
         f->gemms[n++] =
-            weft_forward_product(f, &w->experts[e].down,
-                                 f->expert_gate + at * c->moe_intermediate_size,
-                                 f->expert_out + at * c->hidden_size, rows);
+            down_product(f, &w->experts[e].down,
+                         f->expert_gate + at * c->moe_intermediate_size,
+                         f->expert_out + at * c->hidden_size, rows);
     }
     if (w->mlp.down.data != NULL)
-        f->gemms[n++] = weft_forward_product(f, &w->mlp.down, f->mlp_gate,
-                                             f->shared_out, n_rows);
+        f->gemms[n++] =
+            down_product(f, &w->mlp.down, f->mlp_gate, f->shared_out, n_rows);
     f->ops->gemm(f->threads, f->gemms, n);
 }
 
@@ -176,7 +185,7 @@ static void combine(weft_forward *f, const weft_layer_weights *w,
         .n_row = n_rows,
         .top_k = c->top_k,
         .width = c->hidden_size,
-        .round = f->round,
+        .round = weft_forward_part_round(f),
     };
     f->ops->combine(f->threads, &combine);
 }
@@ -184,7 +193,7 @@ static void combine(weft_forward *f, const weft_layer_weights *w,
 /* One product of every expert, where only the ops know who has which pairs. */
 static void grouped(weft_forward *f, const weft_matrix *shape,
                     const weft_matrix *w, const float *x, const int32_t *x_rows,
-                    float *y, int32_t n_rows)
+                    float *y, int32_t n_rows, weft_round round)
 {
     const weft_grouped op = {
         .w = w,
@@ -200,7 +209,7 @@ static void grouped(weft_forward *f, const weft_matrix *shape,
         .n_out = shape->n_out,
         .n_in = shape->n_in,
         .x_is_bf16 = f->round == WEFT_ROUND_BF16,
-        .round = f->round,
+        .round = round,
     };
     f->ops->grouped(f->threads, &op);
 }
@@ -212,16 +221,16 @@ static void experts_grouped(weft_forward *f, const weft_layer_weights *w,
     const weft_mlp_weights *const shape = w->experts, *const there =
                                                           w->experts_ops;
     grouped(f, &shape->gate, &there->gate, f->x, f->expert_rows, f->expert_gate,
-            n_rows);
+            n_rows, f->round);
     grouped(f, &shape->up, &there->up, f->x, f->expert_rows, f->expert_up,
-            n_rows);
+            n_rows, f->round);
     silu_mul(f, f->expert_gate, f->expert_up, n_rows * c->top_k,
              c->moe_intermediate_size);
     grouped(f, &shape->down, &there->down, f->expert_gate, NULL, f->expert_out,
-            n_rows);
+            n_rows, weft_forward_part_round(f));
     if (w->mlp.down.data == NULL) return;
-    f->gemms[0] = weft_forward_product(f, &w->mlp.down, f->mlp_gate,
-                                       f->shared_out, n_rows);
+    f->gemms[0] =
+        down_product(f, &w->mlp.down, f->mlp_gate, f->shared_out, n_rows);
     f->ops->gemm(f->threads, f->gemms, 1);
 }
 
@@ -279,27 +288,28 @@ static void ask(weft_forward *f, int32_t layer)
         .x_near = f->x,
         .out_near = f->expert_out,
     };
-    f->is_away = true;
     f->ask_status = fetch_question(f, f->n_rows);
     if (f->ask_status == WEFT_OK) experts->dispatch(experts->arg, &f->call);
 }
 
-/* While the experts are away. */
+/* While the experts are away. Rank 0 alone adds what they answer, to its part;
+ * that of the others is y. */
 static void shared_expert(weft_forward *f, const weft_layer_weights *w,
                           int32_t n_rows)
 {
+    const bool leads = weft_forward_leads(f);
     const int32_t n = list_shared_in(f, w, 0, n_rows);
-    if (n == 0) return;
+    if (n == 0) {
+        if (!leads)
+            weft_memory_fill(&f->memory, f->y, 0,
+                             (int64_t)n_rows * f->config->hidden_size * 4);
+        return;
+    }
     f->ops->gemm(f->threads, f->gemms, n);
     act_shared(f, w, n_rows);
-    f->gemms[0] = weft_forward_product(f, &w->mlp.down, f->mlp_gate,
-                                       f->shared_out, n_rows);
+    f->gemms[0] = down_product(f, &w->mlp.down, f->mlp_gate,
+                               leads ? f->shared_out : f->y, n_rows);
     f->ops->gemm(f->threads, f->gemms, 1);
-}
-
-static bool is_elsewhere(const weft_forward *f, int32_t layer)
-{
-    return f->config->moe[layer] && f->options.experts != NULL;
 }
 
 void weft_forward_ffn_begin(weft_forward *f, int32_t layer, int32_t n_rows)
@@ -309,7 +319,7 @@ void weft_forward_ffn_begin(weft_forward *f, int32_t layer, int32_t n_rows)
         dense(f, &w->mlp, n_rows);
     } else if (f->options.experts == NULL) {
         mixture(f, w, layer, n_rows);
-    } else {
+    } else if (weft_forward_leads(f)) {
         f->ops->gemm(f->threads, f->gemms, list_router(f, w, n_rows));
         route(f, w, layer, n_rows);
     }
@@ -317,16 +327,16 @@ void weft_forward_ffn_begin(weft_forward *f, int32_t layer, int32_t n_rows)
 
 void weft_forward_ffn_ask(weft_forward *f, int32_t layer, int32_t n_rows)
 {
-    if (!is_elsewhere(f, layer)) return;
-    ask(f, layer);
+    if (!weft_forward_asks(f, layer)) return;
+    f->is_away = true;
+    if (weft_forward_leads(f)) ask(f, layer);
     shared_expert(f, &f->weights->layers[layer], n_rows);
 }
 
-weft_status weft_forward_ffn_collect(weft_forward *f, weft_err *err)
+static weft_status collect(weft_forward *f, weft_err *err)
 {
     const weft_experts *const experts = f->options.experts;
-    if (!f->is_away) return WEFT_OK;
-    f->is_away = false;
+    if (!weft_forward_leads(f)) return WEFT_OK;
     if (f->ask_status != WEFT_OK) {
         if (err != NULL) *err = f->ask_err;
         return f->ask_status;
@@ -339,7 +349,25 @@ weft_status weft_forward_ffn_collect(weft_forward *f, weft_err *err)
     return WEFT_OK;
 }
 
+weft_status weft_forward_ffn_collect(weft_forward *f, weft_err *err)
+{
+    if (!f->is_away) return WEFT_OK;
+    f->is_away = false;
+    const weft_status st = collect(f, err);
+    return f->options.rank == NULL ? st
+                                   : weft_comm_follow(f->options.rank, st, err);
+}
+
+void weft_forward_ffn_abandon(weft_forward *f)
+{
+    if (!f->is_away) return;
+    f->is_away = false;
+    const weft_status st = collect(f, NULL);
+    (void)st;
+}
+
 void weft_forward_ffn_end(weft_forward *f, int32_t layer, int32_t n_rows)
 {
-    if (is_elsewhere(f, layer)) combine(f, &f->weights->layers[layer], n_rows);
+    if (weft_forward_asks(f, layer) && weft_forward_leads(f))
+        combine(f, &f->weights->layers[layer], n_rows);
 }

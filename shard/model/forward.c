@@ -147,16 +147,31 @@ static void put_inputs(weft_forward *f, const weft_batch *batch)
 {
     WEFT_ASSERT(f->n_rows >= 1 && f->n_filled <= f->options.max_rows &&
                 !f->is_away);
+    f->embeds = batch->hidden == NULL;
     weft_forward_put_step(f, batch);
-    if (batch->hidden != NULL) put_hidden(f, batch);
+    if (!f->embeds) put_hidden(f, batch);
 }
 
-/* The rows as the first layer here takes them. */
-static void begin_rows(weft_forward *f, const weft_batch *batch)
+/* What fails on a device is told at the end of the step. */
+static void show_layer(weft_forward *f, int32_t l)
+{
+    const weft_status st = weft_forward_fetch_hidden(f, NULL);
+    (void)st;
+    f->hooks.layer_out(f->hooks.arg, l, f->host.h, f->n_rows);
+}
+
+/* The rows as the first layer here takes them. Of several ranks the first one
+ * embeds, and the others hear of it in a sum. */
+static void begin_rows(weft_forward *f)
 {
     const weft_model_config *const c = f->config;
     compute_angles(f);
-    if (batch->hidden != NULL) return;
+    if (!f->embeds) return;
+    if (!weft_forward_leads(f)) {
+        weft_memory_fill(&f->memory, f->h, 0,
+                         (int64_t)f->n_filled * c->hidden_size * SIZE_OF_FLOAT);
+        return;
+    }
     WEFT_ASSERT(f->weights->embed != NULL);
     const weft_embed embed = {
         .table = f->weights->embed,
@@ -170,129 +185,159 @@ static void begin_rows(weft_forward *f, const weft_batch *batch)
     f->ops->embed(f->threads, &embed);
 }
 
-static void begin_plain(weft_forward *f, const weft_batch *batch)
-{
-    weft_forward_begin_plain(f, batch);
-    put_inputs(f, batch);
-    begin_rows(f, batch);
-}
+/* -- acts ----------------------------------------------------------------- */
 
-/* One layer, up to where experts elsewhere are asked: ops alone. */
-static void begin_layer(weft_forward *f, int32_t l)
-{
-    const int32_t n = f->n_filled;
-    const weft_layer_weights *const w = &f->weights->layers[l];
-    if (l > f->config->first_layer) WEFT_FAILPOINT("layers.mid_step");
-    norm_rows(f, w->input_norm, n, weft_forward_input_round(f, w));
-    weft_forward_attention(f, l, n);
-    add_rows(f, n);
-    norm_rows(f, w->post_norm, n, f->round);
-    weft_forward_ffn_begin(f, l, n);
-}
+/* What a layer does between places where something has to come from elsewhere:
+ * ops alone, and what a test looks at. A place in a step is layer * ACTS + act;
+ * that before the first is where rows begin. */
+enum { ATTEND, MIX, COMBINE, ADD, ACTS };
 
-/* The rest, when their answers are in: ops alone, and what a test looks at.
- * What fails on a device is told at the end of the step. */
-static void end_layer(weft_forward *f, int32_t l)
+static void do_act(weft_forward *f, int32_t at)
 {
-    weft_forward_ffn_end(f, l, f->n_filled);
-    add_rows(f, f->n_filled);
-    if (f->hooks.layer_out == NULL) return;
-    const weft_status st = weft_forward_fetch_hidden(f, NULL);
-    (void)st;
-    f->hooks.layer_out(f->hooks.arg, l, f->host.h, f->n_rows);
-}
-
-/* What lies between two questions to experts elsewhere, or all there is: from
- * the end of layer l - 1 to where layer `asks` has its question, or to the end.
- */
-static void compute_part(weft_forward *f, const weft_batch *batch, int32_t l,
-                         int32_t asks)
-{
-    if (l == f->config->first_layer)
-        begin_rows(f, batch);
-    else
-        end_layer(f, l - 1);
-    for (; l <= asks && l < f->config->end_layer; l++) {
-        begin_layer(f, l);
-        if (l < asks) end_layer(f, l);
+    const int32_t l = at / ACTS, n = f->n_filled;
+    switch (at % ACTS) {
+    case ATTEND: {
+        const weft_layer_weights *const w = &f->weights->layers[l];
+        if (l > f->config->first_layer) WEFT_FAILPOINT("layers.mid_step");
+        norm_rows(f, w->input_norm, n, weft_forward_input_round(f, w));
+        weft_forward_attention(f, l, n);
+        break;
+    }
+    case MIX:
+        add_rows(f, n);
+        norm_rows(f, f->weights->layers[l].post_norm, n, f->round);
+        weft_forward_ffn_begin(f, l, n);
+        break;
+    case COMBINE: weft_forward_ffn_end(f, l, n); break;
+    default:
+        add_rows(f, n);
+        if (f->hooks.layer_out != NULL) show_layer(f, l);
     }
 }
 
-/* The first layer from l on that asks, or the end. */
-static int32_t next_to_ask(const weft_forward *f, int32_t l)
+static void run_acts(weft_forward *f, int32_t from, int32_t to)
 {
-    const weft_model_config *const c = f->config;
-    while (l < c->end_layer && (f->options.experts == NULL || !c->moe[l])) l++;
-    return l;
+    for (int32_t at = from; at < to; at++) {
+        if (at < f->config->first_layer * ACTS)
+            begin_rows(f);
+        else
+            do_act(f, at);
+    }
+}
+
+/* The sum over ranks of what comes before that place. */
+static weft_status sum(weft_forward *f, int32_t at, weft_err *err)
+{
+    const bool begins = at == f->config->first_layer * ACTS;
+    if (f->options.rank == NULL) return WEFT_OK;
+    return weft_comm_sum_rows(f->options.rank, f->threads, begins ? f->h : f->y,
+                              f->n_filled, f->config->hidden_size,
+                              begins ? WEFT_ROUND_NONE : f->round, err);
+}
+
+/* Whether something has to come from elsewhere before that place. */
+static bool is_stop(const weft_forward *f, int32_t at)
+{
+    switch (at % ACTS) {
+    case ATTEND:
+        return f->options.rank != NULL && f->embeds &&
+               at == f->config->first_layer * ACTS;
+    case COMBINE: return weft_forward_asks(f, at / ACTS);
+    default: return f->options.rank != NULL;
+    }
+}
+
+static weft_status wait_at(weft_forward *f, int32_t at, weft_err *err)
+{
+    if (at % ACTS != COMBINE) return sum(f, at, err);
+    weft_forward_ffn_ask(f, at / ACTS, f->n_filled);
+    return weft_forward_ffn_collect(f, err);
+}
+
+static weft_status end_step(const weft_forward *f, weft_err *err)
+{
+    WEFT_TRY(weft_memory_sync(&f->memory, err));
+    return f->options.rank == NULL ? WEFT_OK
+                                   : weft_comm_rank_check(f->options.rank, err);
 }
 
 weft_status weft_forward_step(weft_forward *f, const weft_batch *batch,
                               weft_err *err)
 {
-    const weft_model_config *const c = f->config;
+    const int32_t first = f->config->first_layer * ACTS;
+    const int32_t end = f->config->end_layer * ACTS;
     weft_forward_begin_graph(f, batch);
     put_inputs(f, batch);
-    for (int32_t l = c->first_layer;;) {
-        const int32_t asks = next_to_ask(f, l);
+    for (int32_t at = first - 1, to;; at = to) {
+        for (to = at + 1; to < end && !is_stop(f, to);) to++;
         do {
-            if (weft_forward_replay(f, l)) break;
-            compute_part(f, batch, l, asks);
+            if (weft_forward_replay(f, at + 1)) break;
+            run_acts(f, at, to);
         } while (!weft_forward_keep(f));
-        if (asks == c->end_layer) break;
-        weft_forward_ffn_ask(f, asks, f->n_filled);
-        WEFT_TRY(weft_forward_ffn_collect(f, err));
-        l = asks + 1;
+        if (to == end) return end_step(f, err);
+        WEFT_TRY(wait_at(f, to, err));
     }
-    return weft_memory_sync(&f->memory, err);
 }
 
-static void start_layer(weft_forward *f, int32_t l)
+/* -- pairs ---------------------------------------------------------------- */
+
+static weft_status begin_plain(weft_forward *f, const weft_batch *batch,
+                               weft_err *err)
 {
-    begin_layer(f, l);
+    weft_forward_begin_plain(f, batch);
+    put_inputs(f, batch);
+    begin_rows(f);
+    const int32_t first = f->config->first_layer * ACTS;
+    return is_stop(f, first) ? sum(f, first, err) : WEFT_OK;
+}
+
+static weft_status start_layer(weft_forward *f, int32_t l, weft_err *err)
+{
+    do_act(f, l * ACTS + ATTEND);
+    WEFT_TRY(sum(f, l * ACTS + MIX, err));
+    do_act(f, l * ACTS + MIX);
     weft_forward_ffn_ask(f, l, f->n_filled);
+    return WEFT_OK;
 }
 
 static weft_status finish_layer(weft_forward *f, int32_t l, weft_err *err)
 {
     WEFT_TRY(weft_forward_ffn_collect(f, err));
-    end_layer(f, l);
+    do_act(f, l * ACTS + COMBINE);
+    WEFT_TRY(sum(f, l * ACTS + ADD, err));
+    do_act(f, l * ACTS + ADD);
     return WEFT_OK;
-}
-
-/* Whose experts are still away when the other has failed: what was asked is
- * borrowed until it is collected, answered or not. */
-static void abandon(weft_forward *f)
-{
-    const weft_status st = weft_forward_ffn_collect(f, NULL);
-    (void)st;
 }
 
 /* While the experts of one are away, the other ends its layer and begins the
  * next: a begins l, b ends l - 1 and begins l, a ends l. So the rows of a are
  * in the cache of a layer before b attends there, and whoever waits does so
  * while something of the other is under way as well. */
+static weft_status take_turns(weft_forward *a, weft_forward *b, weft_err *err)
+{
+    const weft_model_config *const c = a->config;
+    for (int32_t l = c->first_layer; l < c->end_layer; l++) {
+        WEFT_TRY(start_layer(a, l, err));
+        if (l > c->first_layer) WEFT_TRY(finish_layer(b, l - 1, err));
+        WEFT_TRY(start_layer(b, l, err));
+        WEFT_TRY(finish_layer(a, l, err));
+    }
+    return finish_layer(b, c->end_layer - 1, err);
+}
+
 weft_status weft_forward_step_pair(weft_forward *a, const weft_batch *batch_a,
                                    weft_forward *b, const weft_batch *batch_b,
                                    weft_err *err)
 {
-    const weft_model_config *const c = a->config;
-    begin_plain(a, batch_a);
-    begin_plain(b, batch_b);
-    weft_status st = WEFT_OK;
-    for (int32_t l = c->first_layer; st == WEFT_OK && l < c->end_layer; l++) {
-        start_layer(a, l);
-        if (l > c->first_layer) st = finish_layer(b, l - 1, err);
-        if (st != WEFT_OK) break;
-        start_layer(b, l);
-        st = finish_layer(a, l, err);
-    }
-    if (st == WEFT_OK) st = finish_layer(b, c->end_layer - 1, err);
-    if (st != WEFT_OK) {
-        abandon(a);
-        abandon(b);
-        return st;
-    }
-    return weft_memory_sync(&a->memory, err);
+    weft_status st = begin_plain(a, batch_a, err);
+    if (st == WEFT_OK) st = begin_plain(b, batch_b, err);
+    if (st == WEFT_OK) st = take_turns(a, b, err);
+    if (st == WEFT_OK) return end_step(a, err);
+    /* What one has asked is borrowed until it is collected, whether or not the
+     * other has failed. */
+    weft_forward_ffn_abandon(a);
+    weft_forward_ffn_abandon(b);
+    return st;
 }
 
 const float *weft_forward_hidden(const weft_forward *forward)

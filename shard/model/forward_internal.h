@@ -71,13 +71,14 @@ struct weft_forward {
         weft_vocab_stat *stats;
     } host;
 
+    bool embeds;         /* the step begins with tokens, not hidden rows */
     int32_t n_rows;      /* of the step */
     int32_t n_filled;    /* the same with rows that fill it up */
     int32_t n_positions; /* no row of the step is at such a position */
     uint32_t id;         /* of all forwards of the process; for graphs */
     uint64_t graph_key;  /* of the step; 0: none */
     weft_forward_graphs graphs;
-    bool is_away;           /* call has been dispatched and not collected */
+    bool is_away;           /* experts were asked, and not yet waited for */
     weft_experts_call call; /* of experts elsewhere */
     weft_status ask_status; /* of bringing the question to the host */
     weft_err ask_err;
@@ -117,6 +118,20 @@ static inline weft_round weft_forward_input_round(const weft_forward *f,
     return w->index_q.data != NULL ? WEFT_ROUND_NONE : f->round;
 }
 
+/* Alone, or rank 0 of several. */
+static inline bool weft_forward_leads(const weft_forward *f)
+{
+    return f->options.rank == NULL ||
+           weft_comm_rank_index(f->options.rank) == 0;
+}
+
+/* How an output of attention or of the second half of a layer is rounded:
+ * where ranks have parts of it, after their sum. */
+static inline weft_round weft_forward_part_round(const weft_forward *f)
+{
+    return f->options.rank == NULL ? f->round : WEFT_ROUND_NONE;
+}
+
 /* y = x times w, for rows of x that lie side by side. */
 static inline weft_gemm weft_forward_product(const weft_forward *f,
                                              const weft_matrix *w,
@@ -138,6 +153,12 @@ static inline weft_gemm weft_forward_product(const weft_forward *f,
 /* x (the normed rows) -> y: attention of one layer, caches written. */
 void weft_forward_attention(weft_forward *f, int32_t layer, int32_t n_rows);
 
+/* Whether experts elsewhere are asked in that layer. */
+static inline bool weft_forward_asks(const weft_forward *f, int32_t layer)
+{
+    return f->config->moe[layer] && f->options.experts != NULL;
+}
+
 /* x (the normed rows) -> y: dense MLP or mixture of experts of one layer, in
  * four acts, of which the first and the last are ops alone. Where experts are
  * elsewhere y is there only after the last, and x stays until then; else after
@@ -146,9 +167,11 @@ void weft_forward_ffn_begin(weft_forward *f, int32_t layer, int32_t n_rows);
 /* Asks experts elsewhere; the shared expert is computed meanwhile. */
 void weft_forward_ffn_ask(weft_forward *f, int32_t layer, int32_t n_rows);
 /* Waits for experts elsewhere, if the layer has asked any. Fails as their
- * collect does; nothing is away afterwards. */
+ * collect does, on all ranks; nothing is away afterwards. */
 WEFT_MUST_CHECK weft_status weft_forward_ffn_collect(weft_forward *f,
                                                      weft_err *err);
+/* The same for who gives the step up: the other ranks are not told. */
+void weft_forward_ffn_abandon(weft_forward *f);
 void weft_forward_ffn_end(weft_forward *f, int32_t layer, int32_t n_rows);
 
 #endif

@@ -12,13 +12,14 @@
 #ifndef WEFT_SHARD_STEP_LAYERS_H
 #define WEFT_SHARD_STEP_LAYERS_H
 
-#include "shard/model/forward.h"
+#include "shard/model/ranks.h"
 #include "shard/step/engine.h"
 
 typedef struct weft_layers {
-    const weft_model_config *config;
+    weft_model_config config; /* as a rank sees it */
     weft_threads *threads;
     weft_kv_store *store;
+    weft_ranks *ranks; /* the others; NULL: one rank */
     weft_forward *forward;
     weft_forward *second; /* the other half; NULL: experts are here */
     int32_t max_rows, max_logits_rows;

@@ -199,7 +199,9 @@ int32_t crowd_run_watched(const harness *h, crowd_job *jobs, int32_t n,
                           const crowd_watch *watch)
 {
     meeting m = {.h = h, .jobs = jobs, .n = n, .watch = watch};
+    weft_rank_parts parts[WEFT_COMM_GROUP_RANKS_MAX - 1];
     weft_engine_options options = options_of(&m, run, max_seqs);
+    harness_add_ranks(h, parts, &options);
     const weft_model_config *config = &h->config;
     if (watch->on_make != NULL) config = watch->on_make(watch->arg, &options);
     OK(weft_ring_create(sizeof(weft_event), 16, &m.ring, &err));

@@ -28,8 +28,66 @@ harness harness_open_on(const char *dir, weft_profile profile,
     return h;
 }
 
+/* The thread is bound to rank 0's memory again. */
+static weft_model *load_rank(weft_checkpoint *checkpoint, harness *h, int32_t i,
+                             bool experts)
+{
+    weft_model *model = NULL;
+    const weft_memory *const memory = i == 0 ? &h->memory : &h->memories[i - 1];
+    const weft_part_of_model part = {.end_layer = h->config.n_layer,
+                                     .embed = i == 0,
+                                     .head = i == 0,
+                                     .experts = experts,
+                                     .n_ranks = h->n_ranks,
+                                     .rank = i};
+    OK(weft_checkpoint_set_memory(checkpoint, memory, &err));
+    OK(weft_checkpoint_set_part(checkpoint, &part, &err));
+    OK(weft_memory_bind(memory, &err));
+    OK(weft_model_load(checkpoint, NULL, NULL, &model, &err));
+    weft_memory_unbind(memory);
+    OK(weft_memory_bind(&h->memory, &err));
+    return model;
+}
+
+harness harness_open_ranks(const char *dir, weft_profile profile,
+                           int32_t n_ranks, const weft_memory *memories,
+                           bool experts)
+{
+    harness h = {.profile = profile, .n_ranks = n_ranks};
+    weft_checkpoint *checkpoint = NULL;
+    if (memories != NULL) {
+        h.memory = memories[0];
+        h.ops = memories[0].api->ops;
+        memcpy(h.memories, memories + 1,
+               (size_t)(n_ranks - 1) * sizeof *memories);
+    }
+    OK(weft_model_config_read(dir, NULL, NULL, &h.config, &err));
+    OK(weft_checkpoint_open(dir, &h.config, profile, NULL, NULL, &checkpoint,
+                            &err));
+    h.model = load_rank(checkpoint, &h, 0, experts);
+    for (int32_t i = 1; i < n_ranks; i++)
+        h.others[i - 1] = load_rank(checkpoint, &h, i, experts);
+    weft_checkpoint_close(checkpoint);
+    return h;
+}
+
+void harness_add_ranks(const harness *h, weft_rank_parts *parts,
+                       weft_engine_options *options)
+{
+    if (h->n_ranks < 2) return;
+    for (int32_t i = 0; i < h->n_ranks - 1; i++)
+        parts[i] = (weft_rank_parts){
+            .weights = weft_model_weights(h->others[i]),
+            .memory = h->ops != NULL ? &h->memories[i] : NULL,
+        };
+    options->n_ranks = h->n_ranks;
+    options->ranks = parts;
+}
+
 void harness_close(harness *h)
 {
+    for (int32_t i = 0; i < h->n_ranks - 1; i++)
+        weft_model_destroy(h->others[i]);
     weft_model_destroy(h->model);
     h->model = NULL;
 }
@@ -63,7 +121,7 @@ static int64_t pool_bytes(const harness *h, const weft_kv_layout *layout,
 }
 
 static weft_engine_options options_of(const harness *h, const harness_run *run,
-                                      int32_t n)
+                                      int32_t n, weft_rank_parts *parts)
 {
     weft_engine_options o = {
         .kv_bytes = run->kv_bytes,
@@ -76,7 +134,10 @@ static weft_engine_options options_of(const harness *h, const harness_run *run,
         .profile = h->profile,
         .ops = h->ops != NULL ? h->ops : harness_ops(run->cpu_path),
         .memory = h->ops != NULL ? &h->memory : NULL,
+        .experts = run->experts,
+        .pair_rows = run->pair_rows,
     };
+    harness_add_ranks(h, parts, &o);
     if (o.kv_bytes == 0) {
         weft_kv_layout layout;
         OK(weft_kv_layout_make(&h->config, kv_dtype(h), o.page_tokens, &layout,
@@ -138,7 +199,8 @@ static void run_job(const harness *h, const weft_engine_options *options,
 float *harness_logits(const harness *h, const int32_t *ids, int32_t n,
                       const harness_run *run)
 {
-    const weft_engine_options options = options_of(h, run, n);
+    weft_rank_parts parts[WEFT_COMM_GROUP_RANKS_MAX - 1];
+    const weft_engine_options options = options_of(h, run, n, parts);
     const int32_t n_prompt =
         run->decode_from > 0 && run->decode_from < n ? run->decode_from : n;
     collected c = {.vocab = h->config.vocab_size, .n = n};
@@ -166,7 +228,8 @@ float *harness_logits(const harness *h, const int32_t *ids, int32_t n,
 void harness_greedy(const harness *h, const int32_t *ids, int32_t n_prompt,
                     int32_t n, int32_t *out, const harness_run *run)
 {
-    const weft_engine_options options = options_of(h, run, n_prompt + n);
+    weft_rank_parts parts[WEFT_COMM_GROUP_RANKS_MAX - 1];
+    const weft_engine_options options = options_of(h, run, n_prompt + n, parts);
     const weft_job job = {
         .handle = 1,
         .deadline_ns = UINT64_MAX,
