@@ -15,9 +15,9 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "accept")]
 from lib.case import Fail, OutOfTime, Skip      # noqa: E402
 from lib.context import Context                 # noqa: E402
 from lib.data import discover                   # noqa: E402
-from rig import devices, net, scenarios         # noqa: E402
+from rig import devices, net, ranks, scenarios  # noqa: E402
 
-SETS = {"faults": scenarios.ALL, "devices": devices.ALL}
+SETS = {"faults": scenarios.ALL + ranks.CPU, "devices": devices.ALL + ranks.DEVICES}
 
 
 def alarm(*_):
