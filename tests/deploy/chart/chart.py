@@ -283,6 +283,15 @@ def shapes():
     check("pinned pages", c["securityContext"]["capabilities"].get("add") == ["IPC_LOCK"])
 
 
+def routes():
+    o = render(*MODEL, "--set-json", 'gateway={"grpcRoute":{"enabled":true,"parentRefs":[{"name":"g"}]},"httpRoute":{"enabled":true,"parentRefs":[{"name":"g"}]}}')
+    for kind, port in (("GRPCRoute", 7070), ("HTTPRoute", 7080)):
+        rule, = find(o, kind, "r-weft")["spec"]["rules"]
+        check(f"{kind} leads to the router", rule["backendRefs"] == [{"name": "r-weft-router", "port": port}], str(rule))
+        paths = {m["path"]["value"] for m in rule.get("matches", [])}
+        check(f"{kind} tells nobody of metrics", paths == ({"/v1", "/tokenize", "/detokenize"} if kind == "HTTPRoute" else set()), str(rule))
+
+
 def certificates():
     o = render(*MODEL)
     router = find(o, "Deployment", "r-weft-router")
@@ -348,6 +357,7 @@ def main():
     variants()
     notes()
     certificates()
+    routes()
     names()
     refusals()
     print(f"{passed} passed, {failed} failed")
