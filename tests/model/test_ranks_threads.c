@@ -292,5 +292,5 @@ static void add_tests(TCase *tests)
 
 int main(void)
 {
-    return weft_suite_run_added("ranks", add_tests);
+    return weft_suite_run_added("ranks_threads", add_tests);
 }
