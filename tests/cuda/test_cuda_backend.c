@@ -80,6 +80,23 @@ START_TEST(fewer_devices_than_ranks_are_refused)
 }
 END_TEST
 
+START_TEST(devices_of_two_architectures_are_refused)
+{
+    weft_backend b;
+    weft_err why = {0};
+    const weft_options o = options_of(N_DEVICES);
+    (void)setenv("WEFT_SIMT_SM", "80,80,90", 1);
+    ck_assert_int_eq(weft_backend_open(&o, &b, &why), WEFT_FAILED_PRECONDITION);
+    ck_assert_str_eq(why.text,
+                     "--tensor-parallel 3: device 2 \"emulated device\" is sm "
+                     "90, device 0 \"emulated device\" is sm 80");
+    ck_assert_ptr_null(b.opened);
+    (void)setenv("WEFT_SIMT_SM", "90", 1);
+    OK(weft_backend_open(&o, &b, &err));
+    weft_backend_close(&b);
+}
+END_TEST
+
 /* -- what a start takes ---------------------------------------------------- */
 
 typedef struct scene {
@@ -177,6 +194,7 @@ static void add(TCase *tests)
 {
     tcase_add_test(tests, each_rank_has_a_device_of_its_own);
     tcase_add_test(tests, fewer_devices_than_ranks_are_refused);
+    tcase_add_test(tests, devices_of_two_architectures_are_refused);
     tcase_add_loop_test(tests, a_start_takes_what_was_planned, 0, N_STARTS);
 }
 

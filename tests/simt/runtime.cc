@@ -41,10 +41,15 @@ int64_t number_of(const char *name, int64_t otherwise)
     return text == nullptr || *text == 0 ? otherwise : atoll(text);
 }
 
-int capability()
+// Of "80,90" the second device has 90, and so have those after it.
+int capability(int device)
 {
     if (fault("old_arch")) return 70;
-    return static_cast<int>(number_of("WEFT_SIMT_SM", 80));
+    const char *text = getenv("WEFT_SIMT_SM");
+    if (text == nullptr || *text == 0) return 80;
+    for (int i = 0; i < device && strchr(text, ',') != nullptr; i++)
+        text = strchr(text, ',') + 1;
+    return atoi(text);
 }
 
 // CUDA C++ Programming Guide, "Technical Specifications per Compute
@@ -293,7 +298,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, int device)
     if (error != cudaSuccess) return told(error);
     if (device < 0 || device >= simt::device_count())
         return told(cudaErrorInvalidDevice);
-    const int sm = simt::capability();
+    const int sm = simt::capability(device);
     const int optin = simt::shared_opt_in_max(sm);
     switch (attr) {
     case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
@@ -329,7 +334,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
     if (error != cudaSuccess) return told(error);
     if (device < 0 || device >= simt::device_count())
         return told(cudaErrorInvalidDevice);
-    const int sm = simt::capability();
+    const int sm = simt::capability(device);
     *prop = cudaDeviceProp();
     (void)snprintf(prop->name, sizeof prop->name, "emulated device");
     size_t free_bytes = 0;
@@ -359,7 +364,8 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attr,
         return cudaSuccess;
     if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0)
         return told(cudaErrorInvalidValue);
-    const int limit = simt::shared_opt_in_max(simt::capability());
+    const int limit =
+        simt::shared_opt_in_max(simt::capability(simt::current_device));
     simt::set_shared_limit(static_cast<size_t>(limit));
     return told(static_cast<cudaError_t>(
         simt::allow_shared(kernel, static_cast<size_t>(value))));

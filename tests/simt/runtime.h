@@ -21,7 +21,7 @@
 //   blas          no cuBLASLt handle
 // and those of the stand-in of NCCL (tests/simt/nccl/nccl.cc).
 //
-// WEFT_SIMT_MEMORY_BYTES (8 GiB), WEFT_SIMT_SM (80): a device.
+// WEFT_SIMT_MEMORY_BYTES (8 GiB), WEFT_SIMT_SM (80; 80,90: of two): a device.
 // WEFT_SIMT_DEVICES (1): how many alike; what one of them loses is lost by all.
 // Threads: any.
 //
