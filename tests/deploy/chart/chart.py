@@ -349,6 +349,8 @@ def main():
         done = helm("lint", "--strict", str(CHART), "--values", str(path))
         check(f"lint {path.name}", done.returncode == 0, done.stdout[-400:])
         objects = render("--values", str(path))
+        text = json.dumps(objects)
+        check(f"{path.name} has the image of its backend", ("--backend=cuda" in text) == ("-cuda\"" in text))
         validate(path.name, objects)
         security(path.name, objects)
         selectors(path.name, objects)
