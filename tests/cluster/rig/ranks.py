@@ -8,7 +8,7 @@ from lib.context import Served
 
 from cases.invariance import answer, requests
 from rig.cluster import Load, Rig
-from rig.devices import STEP, DeviceRig, kill_an_expert_shard
+from rig.devices import STEP, DeviceRig, ends_for_its_device, kill_an_expert_shard
 from rig.scenarios import end, others_live, until
 
 CPU, DEVICES = [], []
@@ -153,7 +153,7 @@ def ranks_of_two_stages(context, rng, size):
 
 @scenario(300, DEVICES)
 def simt_ranks(context, rng, size):
-    """A layer shard of two devices on simt: streams in company have the bytes of streams alone, before and after SIGKILL of an expert shard and of its own."""
+    """A layer shard of two devices on simt: streams in company have the bytes of streams alone, before and after SIGKILL of an expert shard, a device that fails, and what NCCL refuses."""
     rig = DeviceRanksRig(context, rng, experts=2, replicas=2, streams=3)
     load = Load(rig, lone=True)
     load.settle()
@@ -162,6 +162,12 @@ def simt_ranks(context, rng, size):
     for word in ('weft_backend_info{device="simt:0-1 emulated device",identity="simt-1.sm80.bf16.tp2"} 1', 'weft_device_bytes{device="1",state="used"}'):
         expect(word in table, f"/metrics of {lead.name()} has no {word}")
     kill_an_expert_shard(rig, load)
-    restart_layers(rig, load, 0, 60)
+    for fault in (f"async:{rng.randrange(500, 2000)}", f"nccl_send:{rng.randrange(20, 200)}"):
+        with load.disturbed(f"after {fault}"):
+            rig.shards["layers-0-0"].kill()
+            ends_for_its_device(rig.layer(env={"WEFT_SIMT_FAULT": fault}), 90, "layers-0-0")
+            rig.layer().wait_ready(60)
+            rig.wait(experts=2, layers=1)
+            load.settle(2)
     end(rig, load, "ranks on simt")
     return f"{load.done} streams, stall {load.worst:.2f} s"
