@@ -2,7 +2,9 @@
 //
 // A list is at most one launch a kernel: products are sorted by the kernel that
 // takes them, those of one shape at even distances (heads of a layer) become
-// one run, and blocks find their product by the number of their tile.
+// one run, and blocks find their product by the number of their tile. Many rows
+// on compute capability 9.0 are a launch a run, whose weights a tensor map
+// describes.
 //
 // What a kernel is chosen by never shows in the numbers: exact ones are the
 // chain of kernels/ops.h, those of the tensor cores share one order of sums
@@ -57,25 +59,68 @@ __global__ void __launch_bounds__(S::threads, 1)
 #endif
 }
 
+// One run, whose weights are what the map describes: inputs, outputs, products.
+template <class S, class T>
+__global__ void __launch_bounds__(S::threads, 1)
+    gemm_map_kernel(const __grid_constant__ product_run run,
+                    const __grid_constant__ tensor_map map)
+{
+#if WEFT_HOPPER
+    WEFT_SHARED_DYNAMIC(unsigned char, shared);
+    place at;
+    int32_t which;
+    const product p = product_of_run(run, static_cast<int32_t>(blockIdx.x),
+                                     S::outs, S::rows, &at, &which);
+    hopper_map_tile<S, T>(p, at, map, which, shared);
+#else
+    refuse_device();
+#endif
+}
+
+struct map_kernel {
+    void (*kernel)(product_run, tensor_map);
+    int32_t outs, rows, threads, bytes, element_bytes;
+};
+
 // The kernels, by number.
 struct gemm_kernel {
     void (*kernel)(product_list);
     int32_t outs, rows, threads, bytes;
+    // What takes such runs in its place, where it can; NULL: nothing.
+    const map_kernel *by_map;
 };
 
 template <class S> constexpr gemm_kernel exact_of()
 {
-    return {gemm_exact_kernel<S>, S::outs, S::rows, S::threads, S::bytes};
+    return {gemm_exact_kernel<S>, S::outs,  S::rows,
+            S::threads,           S::bytes, nullptr};
 }
 template <class S, class T> constexpr gemm_kernel mma_of()
 {
     return {gemm_mma_kernel<S, T>, S::outs, S::rows, S::threads,
-            S::bytes(sizeof(T))};
+            S::bytes(sizeof(T)),   nullptr};
 }
-template <class S, class T> constexpr gemm_kernel hopper_of()
+template <class S, class T>
+constexpr gemm_kernel hopper_of(const map_kernel *by_map = nullptr)
 {
-    return {gemm_hopper_kernel<S, T>, S::outs, S::rows, S::threads, S::bytes};
+    return {gemm_hopper_kernel<S, T>,
+            S::outs,
+            S::rows,
+            S::threads,
+            S::bytes,
+            by_map};
 }
+template <class S, class T> constexpr map_kernel map_of()
+{
+    return {gemm_map_kernel<S, T>,
+            S::outs,
+            S::rows,
+            S::threads,
+            S::bytes,
+            sizeof(T)};
+}
+const map_kernel map_bf16 = map_of<hopper_map_bf16, bf16>();
+const map_kernel map_f8 = map_of<hopper_map_f8, f8_e4m3>();
 
 enum kernel_number {
     EXACT_FEW,
@@ -111,10 +156,10 @@ const gemm_kernel kernels[N_KERNEL] = {
     mma_of<mma_large_pair, f8_e4m3>(),
     hopper_of<hopper_narrow, bf16>(),
     hopper_of<hopper_wide, bf16>(),
-    hopper_of<hopper_large, bf16>(),
+    hopper_of<hopper_large, bf16>(&map_bf16),
     hopper_of<hopper_narrow, f8_e4m3>(),
     hopper_of<hopper_wide, f8_e4m3>(),
-    hopper_of<hopper_large, f8_e4m3>(),
+    hopper_of<hopper_large, f8_e4m3>(&map_f8),
 };
 
 // By what keeps the processors busy: few rows are bound by the reading of
@@ -184,11 +229,12 @@ template <class T> int64_t distance(const T *from, const T *to)
 }
 
 // Whether p is the next of the run; the second of a run says how far apart its
-// products are.
-bool extend(product_run *run, const product &p)
+// products are, which is a multiple of `apart` bytes of weights.
+bool extend(product_run *run, const product &p, int64_t apart)
 {
     if (!is_alike(run->p, p)) return false;
     const int64_t w = distance(run->p.w, p.w);
+    if (w % apart != 0) return false;
     const int64_t scales = distance(run->p.scales, p.scales);
     const int64_t x = distance(run->p.x, p.x), y = distance(run->p.y, p.y);
     if (run->count == 1) {
@@ -205,17 +251,65 @@ bool extend(product_run *run, const product &p)
     return true;
 }
 
-void launch_runs(queue *q, const gemm_kernel &k, product_list *runs,
-                 int32_t n_tile)
+template <class K> void allow_shared(const K &k)
 {
     if (k.bytes > 48 * 1024)
         cudaFuncSetAttribute(reinterpret_cast<const void *>(k.kernel),
                              cudaFuncAttributeMaxDynamicSharedMemorySize,
                              k.bytes);
+}
+
+template <class K> int32_t tiles_of_run(const K &k, const product_run &run)
+{
+    return tiles_of(run.p.n_out, k.outs) * tiles_of(run.p.n_row, k.rows) *
+           run.count;
+}
+
+// Whether the run has begun: not if its tiles would leave processors idle, or
+// the copy engine does not take weights as they lie. The map is of the launch,
+// so nothing is kept of where weights are.
+bool launch_by_map(queue *q, const map_kernel &k, const product_run &run)
+{
+    const product &p = run.p;
+    const int32_t n_tile = tiles_of_run(k, run);
+    if (p.n_row <= k.rows / 2 || n_tile < q->n_processors) return false;
+    const int64_t row_bytes = static_cast<int64_t>(p.n_in) * k.element_bytes;
+    const tensor_shape shape = {
+        p.w,
+        k.element_bytes,
+        3,
+        {p.n_in, p.n_out, run.count},
+        {0, row_bytes, run.count > 1 ? run.w_step : p.n_out * row_bytes},
+        {128 / k.element_bytes, k.outs, 1},
+        true};
+    tensor_map map;
+    if (encode_tensor_map(&map, &shape) != cudaSuccess) return false;
+    allow_shared(k);
     WEFT_LAUNCH(k.kernel, dim3(static_cast<unsigned>(n_tile)),
                 dim3(static_cast<unsigned>(k.threads)),
-                static_cast<size_t>(k.bytes), q->stream, *runs);
+                static_cast<size_t>(k.bytes), q->stream, run, map);
     note(q, "gemm");
+    return true;
+}
+
+void launch_runs(queue *q, const gemm_kernel &k, product_list *runs)
+{
+    int32_t n_tile = 0, n = 0;
+    for (int32_t i = 0; i < runs->n; i++) {
+        const product_run &run = runs->runs[i];
+        if (k.by_map != nullptr && launch_by_map(q, *k.by_map, run)) continue;
+        runs->runs[n] = run;
+        runs->runs[n++].first = n_tile;
+        n_tile += tiles_of_run(k, run);
+    }
+    runs->n = n;
+    if (n > 0) {
+        allow_shared(k);
+        WEFT_LAUNCH(k.kernel, dim3(static_cast<unsigned>(n_tile)),
+                    dim3(static_cast<unsigned>(k.threads)),
+                    static_cast<size_t>(k.bytes), q->stream, *runs);
+        note(q, "gemm");
+    }
     runs->n = 0;
 }
 
@@ -230,26 +324,22 @@ void launch_number(queue *q, kernel_number number, const weft_gemm *list,
 {
     const gemm_kernel &k = kernels[number];
     product_list runs = {};
-    int32_t n_tile = 0;
     for (int32_t i = 0; i < n; i++) {
         if (is_empty(list[i]) || kernel_of(*q, list[i]) != number) continue;
         const product p = product_of(list[i]);
-        const int32_t tiles =
-            tiles_of(p.n_out, k.outs) * tiles_of(p.n_row, k.rows);
-        if (runs.n == 0 || !extend(&runs.runs[runs.n - 1], p)) {
-            if (runs.n == RUNS_MAX) {
-                launch_runs(q, k, &runs, n_tile);
-                n_tile = 0;
-            }
-            product_run *const run = &runs.runs[runs.n++];
-            *run = {};
-            run->p = p;
-            run->count = 1;
-            run->first = n_tile;
-        }
-        n_tile += tiles;
+        // A map's products are whole rows apart.
+        const int64_t apart =
+            k.by_map == nullptr
+                ? 1
+                : static_cast<int64_t>(p.n_in) * k.by_map->element_bytes;
+        if (runs.n > 0 && extend(&runs.runs[runs.n - 1], p, apart)) continue;
+        if (runs.n == RUNS_MAX) launch_runs(q, k, &runs);
+        product_run *const run = &runs.runs[runs.n++];
+        *run = {};
+        run->p = p;
+        run->count = 1;
     }
-    if (runs.n > 0) launch_runs(q, k, &runs, n_tile);
+    launch_runs(q, k, &runs);
 }
 
 // By our own kernels.

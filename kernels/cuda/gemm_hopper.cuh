@@ -1,19 +1,22 @@
 // gemm_hopper.cuh - the products of gemm_mma.cuh on compute capability 9.0a, by
 // wgmma. Weights are its side of 64 rows, activations that of N columns, so few
-// rows waste little: a tile is 64 outputs a warpgroup by 8, 16 or 64 rows.
+// rows waste little: a tile is 64 outputs a warpgroup by 8, 16, 64 or 128 rows.
 //
 // A block has as many warpgroups that fetch as that multiply. One warp fetches
-// weights: a bulk copy of S::seg bytes a row of the matrix, which needs no map,
-// for what experts there are and where is known on the device alone. The others
-// fetch activations, gathered and in fp32 as they lie in memory, and store them
-// as bfloat16. Stages go round: `full` counts the bytes and the warps that
-// filled one, `empty` the warps that are done with it.
+// weights. In most tiles that is a bulk copy of S::seg bytes a row of the
+// matrix, which needs no map, for what experts there are and where is known on
+// the device alone. Many rows of a matrix that the host knows have one load a
+// stage by a tensor map. The other warps fetch activations, gathered and in
+// fp32 as they lie in memory, and store them as bfloat16. Stages go round:
+// `full` counts the bytes and the warps that filled one, `empty` the warps that
+// are done with it.
 //
 // Rows of weights in shared memory are S::pitch bytes apart, 16 more than they
-// are long, so that the eight rows of an ldmatrix lie in different banks. They
-// are the A of wgmma out of registers, where F8 is widened on the way
-// (gemm_mma.cuh says how; the order of inputs in 16 is the same). Activations
-// are its B: tiles of 64 inputs, swizzled by 128 bytes.
+// are long, so that the eight rows of an ldmatrix lie in different banks; those
+// of a map are swizzled to the same end. They are the A of wgmma out of
+// registers, where F8 is widened on the way (gemm_mma.cuh says how; the order
+// of inputs in 16 is the same). Activations are its B: tiles of 64 inputs,
+// swizzled by 128 bytes.
 //
 // Order of a sum: that of gemm_mma.cuh, of wgmma's 16 inputs in place of mma's.
 // Whether a device adds up these 16 alike in both is not known, so which of the
@@ -29,19 +32,28 @@ namespace weft
 {
 
 // N rows, GROUPS warpgroups that multiply; SEG bytes of a row of weights in a
-// stage.
-template <int N, int GROUPS, int SEG, int STAGES> struct hopper_shape {
+// stage. MAP: bytes of an element of weights that come by a map; 0: by copies
+// of rows, and either type.
+template <int N, int GROUPS, int SEG, int STAGES, int MAP = 0>
+struct hopper_shape {
+    static constexpr bool by_map = MAP != 0;
     static constexpr int rows = N, groups = GROUPS, outs = 64 * GROUPS;
     static constexpr int threads = 2 * GROUPS * WARPGROUP;
-    static constexpr int seg = SEG, pitch = SEG + 16, stages = STAGES;
+    // Registers of a thread that fetches for a map's products, and of one that
+    // multiplies.
+    static constexpr int fetch_registers = MAP == 2 ? 88 : 72;
+    static constexpr int multiply_registers = 256 - fetch_registers;
+    static constexpr int seg = SEG, stages = STAGES;
+    static constexpr int pitch = by_map ? SEG : SEG + 16;
     static constexpr int x_warps = 4 * GROUPS - 1;
     static constexpr int w_bytes = outs * pitch;
-    static constexpr int x_bytes = rows * SEG * 2; // of as many inputs of F8
+    static constexpr int x_bytes = rows * (SEG / (by_map ? MAP : 1)) * 2;
     static constexpr int W_AT = STAGES * x_bytes;
     static constexpr int BARRIER_AT = W_AT + STAGES * w_bytes;
     // 1024 beside them to align the tiles.
     static constexpr int bytes = 1024 + BARRIER_AT + stage_ring<STAGES>::BYTES;
     static_assert(SEG == 128 || SEG == 256, "a stage is 64 to 256 inputs");
+    static_assert(!by_map || SEG == 128, "a map swizzles rows of 128 bytes");
     static_assert(MMA_BLOCK % outs == 0, "a tile lies in one row of scales");
     static_assert(x_bytes % 1024 == 0 && BARRIER_AT % 8 == 0, "aligned");
     static_assert(bytes <= 227 << 10, "what a block can have");
@@ -52,6 +64,9 @@ enum hopper_size { HOPPER_NARROW, HOPPER_WIDE, HOPPER_LARGE, N_HOPPER_SIZE };
 using hopper_narrow = hopper_shape<8, 1, 256, 5>; //  64 x  8, 105 KiB
 using hopper_wide = hopper_shape<16, 2, 256, 5>;  // 128 x 16, 211 KiB
 using hopper_large = hopper_shape<64, 2, 128, 6>; // 128 x 64, 205 KiB
+// 128 x 128, 193 KiB.
+using hopper_map_bf16 = hopper_shape<128, 2, 128, 6, 2>;
+using hopper_map_f8 = hopper_shape<128, 2, 128, 4, 1>;
 
 // Products of these types go to wgmma on such a device, whatever their sizes.
 constexpr bool hopper_takes(int32_t sm, bool x_is_bf16, int32_t dtype)
@@ -133,6 +148,24 @@ __device__ __forceinline__ void hopper_fetch_weights(const hopper_ring<S> &ring,
         }
         __syncwarp();
         if (lane == 0) mbarrier_arrive(ring.full(s));
+    }
+}
+
+// The same by one thread: product number `which` of the map's. Past the inputs
+// and outputs there are zeros.
+template <class S, class T>
+__device__ __forceinline__ void
+hopper_load_weights(const hopper_ring<S> &ring, const product &p, place at,
+                    const tensor_map &map, int32_t which)
+{
+    constexpr int32_t SPAN = S::seg / static_cast<int32_t>(sizeof(T));
+    const int32_t steps = tiles_of(p.n_in, SPAN);
+    tma_prefetch(&map);
+#pragma unroll 1
+    for (int32_t s = 0; s < steps; s++) {
+        ring.wait_empty(s);
+        mbarrier_arrive_expect(ring.full(s), S::w_bytes);
+        tma_load_3d(ring.w(s), &map, s * SPAN, at.out, which, ring.full(s));
     }
 }
 
@@ -223,14 +256,39 @@ __device__ __forceinline__ void hopper_fetch_x(const hopper_ring<S> &ring,
 
 // --- Products ----------------------------------------------------------------
 
-// Weights of 16 outputs and 32 inputs as the A of two products.
-template <class S, class T>
-__device__ __forceinline__ void hopper_weights(uint32_t (&a)[2][4],
-                                               const unsigned char *at)
+// Where a lane's part of 16 rows of weights begins in a tile, from row `row`
+// on.
+template <class S>
+__device__ __forceinline__ int32_t hopper_lane_at(int32_t row)
 {
+    const int32_t lane = lane_index();
+    const int32_t at = (row + lane % 16) * S::pitch + lane / 16 * 16;
+    return S::by_map ? static_cast<int32_t>(swizzled(at)) : at;
+}
+
+// `bytes` after it, a multiple of 32 inside a row, in a tile of a map: there
+// the swizzle is in the address, as tiles begin at multiples of 1024.
+__device__ __forceinline__ const unsigned char *
+hopper_after(const unsigned char *at, int32_t bytes)
+{
+    return reinterpret_cast<const unsigned char *>(
+        reinterpret_cast<uintptr_t>(at) ^ static_cast<uintptr_t>(bytes));
+}
+
+// Weights of 16 outputs and 32 inputs as the A of two products, from `byte` of
+// the lane's part on.
+template <class S, class T>
+__device__ __forceinline__ void
+hopper_weights(uint32_t (&a)[2][4], const unsigned char *w, int32_t byte)
+{
+    const unsigned char *at = w + byte, *next = at + 32;
+    if constexpr (S::by_map) {
+        at = hopper_after(w, byte);
+        next = hopper_after(w, byte + 32);
+    }
     if constexpr (sizeof(T) == 2) {
         ldmatrix_x4(a[0], at);
-        ldmatrix_x4(a[1], at + 32);
+        ldmatrix_x4(a[1], next);
     } else {
         uint32_t q[4];
         ldmatrix_x4(q, at);
@@ -247,7 +305,7 @@ hopper_piece(float (&part)[S::rows / 2], uint32_t (&a)[2][4],
              const unsigned char *w, const unsigned char *x, int32_t k,
              bool accumulate)
 {
-    hopper_weights<S, T>(a, w + k * static_cast<int32_t>(sizeof(T)));
+    hopper_weights<S, T>(a, w, k * static_cast<int32_t>(sizeof(T)));
     const unsigned char *const b = x + k / 64 * (S::rows * 128) + k % 64 * 2;
     wgmma_fence();
     wgmma_bf16<S::rows>(part, a[0], k_major(b), accumulate);
@@ -298,9 +356,8 @@ __device__ __forceinline__ void hopper_multiply(const hopper_ring<S> &ring,
     constexpr int32_t ELEM = sizeof(T), SPAN = S::seg / ELEM;
     constexpr int32_t STEP = SPAN < MMA_BLOCK ? SPAN : MMA_BLOCK;
     const int32_t steps = tiles_of(p.n_in, SPAN), lane = lane_index();
-    const int32_t row =
-        (static_cast<int32_t>(threadIdx.x) - S::threads / 2) / 32 * 16;
-    const int32_t w_at = (row + lane % 16) * S::pitch + lane / 16 * 16;
+    const int32_t w_at = hopper_lane_at<S>(
+        (static_cast<int32_t>(threadIdx.x) - S::threads / 2) / 32 * 16);
     float sum[S::rows / 2], part[S::rows / 2];
 #pragma unroll
     for (int32_t i = 0; i < S::rows / 2; i++) sum[i] = part[i] = 0.0F;
@@ -340,6 +397,30 @@ __device__ __forceinline__ void hopper_tile(const product &p, place at,
         hopper_fetch_x<S, T>(ring, p, at, warp - 1);
     else
         hopper_multiply<S, T>(ring, p, at);
+}
+
+// The same with weights by a map. Who multiplies needs the registers of who
+// fetches.
+template <class S, class T>
+__device__ __forceinline__ void
+hopper_map_tile(const product &p, place at, const tensor_map &map,
+                int32_t which, unsigned char *shared)
+{
+    static_assert(S::threads == 4 * WARPGROUP && S::by_map,
+                  "512 threads of 128");
+    const hopper_ring<S> ring(shared);
+    ring.begin();
+    const int32_t warp = warp_number();
+    if (warp > S::x_warps) {
+        registers_take<S::multiply_registers>();
+        hopper_multiply<S, T>(ring, p, at);
+        return;
+    }
+    registers_give<S::fetch_registers>();
+    if (warp > 0)
+        hopper_fetch_x<S, T>(ring, p, at, warp - 1);
+    else if (lane_index() == 0)
+        hopper_load_weights<S, T>(ring, p, at, map, which);
 }
 
 } // namespace weft

@@ -76,21 +76,18 @@ __device__ inline place place_of(int32_t tile, int32_t row_tiles,
     return {in_band / high, band * BAND + in_band % high};
 }
 
-// The product and place of tile number `tile` of a list.
-__device__ inline product find_product(const product_list &list, int32_t tile,
-                                       int32_t outs, int32_t rows,
-                                       place *place_out)
+// The product and place of tile number `tile` of a run, and which product of it
+// that is.
+__device__ inline product product_of_run(const product_run &run, int32_t tile,
+                                         int32_t outs, int32_t rows,
+                                         place *place_out, int32_t *which_out)
 {
-    int32_t i = 0;
-    while (i + 1 < list.n && list.runs[i + 1].first <= tile) i++;
-    const product_run &run = list.runs[i];
     product p = run.p;
     const int32_t row_tiles = tiles_of(p.n_row, rows);
     const int32_t out_tiles = tiles_of(p.n_out, outs);
-    const int32_t in_run = tile - run.first;
-    const int32_t which = in_run / (row_tiles * out_tiles);
-    *place_out =
-        place_of(in_run % (row_tiles * out_tiles), row_tiles, out_tiles);
+    const int32_t which = tile / (row_tiles * out_tiles);
+    *which_out = which;
+    *place_out = place_of(tile % (row_tiles * out_tiles), row_tiles, out_tiles);
     place_out->out *= outs;
     place_out->row *= rows;
     p.w += which * run.w_step;
@@ -98,6 +95,17 @@ __device__ inline product find_product(const product_list &list, int32_t tile,
     p.x += which * run.x_step;
     p.y += which * run.y_step;
     return p;
+}
+
+// The same of a list.
+__device__ inline product find_product(const product_list &list, int32_t tile,
+                                       int32_t outs, int32_t rows,
+                                       place *place_out)
+{
+    int32_t i = 0, which;
+    while (i + 1 < list.n && list.runs[i + 1].first <= tile) i++;
+    return product_of_run(list.runs[i], tile - list.runs[i].first, outs, rows,
+                          place_out, &which);
 }
 
 // Byte offset of a chunk in a staged tile whose rows are PITCH bytes.
