@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 BASE = "/apis/custom.metrics.k8s.io/v1beta2"
 PORT_OF_METRICS = 7080
@@ -55,7 +55,7 @@ class Handler(BaseHTTPRequestHandler):
                 "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "custom.metrics.k8s.io/v1beta2",
                 "resources": [{"name": f"pods/{self.metric}", "singularName": "", "namespaced": True,
                                "kind": "MetricValueList", "verbs": ["get"]}]})
-        words = url.path.removeprefix(BASE).split("/")
+        words = unquote(url.path).removeprefix(BASE).split("/")
         if words[1:2] != ["namespaces"] or words[3:] != ["pods", "*", self.metric]:
             return self.send_error(404)
         selector = parse_qs(url.query).get("labelSelector", [""])[0]

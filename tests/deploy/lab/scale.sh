@@ -26,20 +26,30 @@ pool_is_resized_under_load() {
 replicas_are() { [ "$(field statefulset/$full-experts .spec.replicas)" = "$1" ]; }
 
 scaler_by_cpu() {
-    say 'an autoscaler by CPU follows the expert role up and down'
+    say 'an autoscaler by CPU takes over, and follows the expert role up and down'
+    local before
+    before=$(pods experts)
+    # What the scaler wants: 80 % of what is asked for.
+    use_cpu 16m
     upgrade --set experts.autoscaling.enabled=true,experts.autoscaling.minReplicas=2,experts.autoscaling.maxReplicas=4
+    is "$(pods experts)" "$before" 'pods, when a scaler takes over'
     use_cpu 200m
     eventually 90 replicas_are 4
     eventually 60 serve experts 4
+    # Helm and the scaler do not quarrel.
+    use_cpu 16m
+    upgrade --set monitoring.dashboard.enabled=true
+    replicas_are 4 || fail 'an upgrade has taken back what the scaler gave'
+    use_cpu 1m
     eventually 90 follows_down
     eventually 60 serve experts 2
 }
 # The lab's usage of a pod is what its annotation says.
 use_cpu() {
     kubectl annotate --overwrite pod \
-        -l app.kubernetes.io/component=experts "kubelab/cpu=$1"
+        -l app.kubernetes.io/component=experts "kubelab/cpu=$1" >/dev/null
 }
-follows_down() { use_cpu 1m >/dev/null && replicas_are 2; }
+follows_down() { use_cpu 1m && replicas_are 2; }
 
 # Real streams, the pods' real metric, and a real HorizontalPodAutoscaler; the
 # small server between them stands for an adapter of Prometheus.
