@@ -57,13 +57,11 @@ class NearRig(DeviceRig):
     rows = "auto"
 
 
-def ends_with(shard, code, limit, what):
-    expect(until(lambda: not shard.alive, limit), f"{what}: the process lives after {limit:g} s; its log ends {list(shard.stderr)[-3:]}")
-    equal(shard.wait(5), code, f"{what}: exit code")
-
-
-def says(processes, words, limit=30):
-    return until(lambda: any(all(word in line for word in words) for p in processes for line in list(p.stderr)), limit)
+def ends_for_its_device(shard, limit, what):
+    expect(until(lambda: not shard.alive, limit), f"{what}, whose device failed, lives after {limit:g} s; its log ends {list(shard.stderr)[-3:]}")
+    equal(shard.wait(5), RESOURCE, f"exit code of {what}, whose device failed")
+    expect(until(lambda: any("device_failed" in line for line in list(shard.stderr)), 5),
+           f"{what} does not say that its device failed: {list(shard.stderr)[-3:]}")
 
 
 def kill_an_expert_shard(rig, load):
@@ -77,6 +75,20 @@ def kill_an_expert_shard(rig, load):
         rig.expert(int(victim.split("-")[1])).wait_ready(60)
         rig.wait(experts=rig.n_experts)
     return victim
+
+
+def fail_an_expert_device(rig, load, launches, where):
+    """A device that fails within so many launches: its process says so and ends; then a sound one in its place."""
+    rig.shards["experts-1"].kill()
+    rig.wait(experts=rig.n_experts - 1)
+    with load.disturbed(f"after a device failed {where}") as fault:
+        shard = rig.expert(1, env={"WEFT_SIMT_FAULT": f"async:{rig.rng.randrange(*launches)}"})
+        ends_for_its_device(shard, 60, "an expert shard")
+        rig.wait(experts=rig.n_experts - 1)
+        load.settle(2)
+        fault.over()
+        rig.expert(1).wait_ready(60)
+        rig.wait(experts=rig.n_experts)
 
 
 @scenario(240)
@@ -106,15 +118,7 @@ def simt_near_rows(context, rng, size):
     expect(until(lambda: rig.near_links() == near, 20), f"links with near rows: {rig.near_links()}, expected {near}")
     victim = kill_an_expert_shard(rig, load)
     expect(until(lambda: rig.near_links() == near, 20), f"links with near rows after {victim} came back: {rig.near_links()}, expected {near}")
-    rig.shards["experts-1"].kill()
-    rig.wait(experts=2)
-    with load.disturbed("after a device failed with rows on their way") as fault:
-        ends_with(rig.expert(1, env={"WEFT_SIMT_FAULT": f"async:{rng.randrange(50, 400)}"}), RESOURCE, 60, "an expert shard whose device failed")
-        rig.wait(experts=2)
-        load.settle(2)
-        fault.over()
-        rig.expert(1).wait_ready(60)
-        rig.wait(experts=3)
+    fail_an_expert_device(rig, load, (50, 400), "with rows on their way")
     end(rig, load, "near rows")
     return f"{load.done} streams, stall {load.worst:.2f} s"
 
@@ -164,16 +168,7 @@ def simt_expert_device_fails(context, rng, size):
     rig = DeviceRig(context, rng, experts=2, replicas=2, streams=4)
     load = Load(rig)
     load.settle()
-    rig.shards["experts-1"].kill()
-    rig.wait(experts=1)
-    with load.disturbed("after a device of an expert shard failed"):
-        shard = rig.expert(1, env={"WEFT_SIMT_FAULT": f"async:{rng.randrange(2, 400)}"})
-        ends_with(shard, RESOURCE, 60, "an expert shard whose device failed")
-        expect(says([shard], ("device_failed",), 5), f"it does not say so: {list(shard.stderr)[-3:]}")
-        rig.wait(experts=1)
-        load.settle(2)
-        rig.expert(1).wait_ready(60)
-        rig.wait(experts=2)
+    fail_an_expert_device(rig, load, (2, 400), "in a round")
     end(rig, load, "a device of an expert shard failed")
     return f"{load.done} streams, stall {load.worst:.2f} s"
 
@@ -189,8 +184,7 @@ def simt_layer_device_fails(context, rng, size):
         with load.disturbed(f"after the device of {name} failed"):
             rig.shards[name].kill()
             shard = rig.layer(0, stage, env={"WEFT_SIMT_FAULT": f"async:{rng.randrange(300, 2000)}"})
-            ends_with(shard, RESOURCE, 90, f"{name}, whose device failed")
-            expect(says([shard], ("device_failed",), 5), f"it does not say so: {list(shard.stderr)[-3:]}")
+            ends_for_its_device(shard, 90, name)
             rig.layer(0, stage).wait_ready(60)
             rig.wait(experts=1, layers=2)
             load.settle(2)
