@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "shard/model/partition.h"
+
 enum {
     GROUPS_MAX = 4096, /* more is a mistake in the load, not a plan */
     SHARDS_MAX = 65536,
@@ -29,21 +31,41 @@ static double of_indexer(const weft_model_config *c, const weft_geometry *g)
            hidden * c->index_head_dim + hidden * c->index_n_head;
 }
 
-static double of_attention(const weft_model_config *c, weft_kind kind)
+/* What belongs to heads, and ranks share. */
+static double of_heads(const weft_model_config *c, weft_kind kind)
 {
     const weft_geometry *const g = &c->geometry[kind];
     const double hidden = c->hidden_size, head = g->n_head;
-    const double query = head * (g->qk_nope_head_dim + g->qk_rope_head_dim);
-    double n = g->q_lora_rank > 0
-                   ? hidden * g->q_lora_rank + g->q_lora_rank * query
-                   : hidden * query;
-    n += hidden * weft_config_row_width(c, kind);
+    const double from = g->q_lora_rank > 0 ? g->q_lora_rank : hidden;
+    double n = from * head * (g->qk_nope_head_dim + g->qk_rope_head_dim);
     n += g->kv_lora_rank * head * (g->qk_nope_head_dim + g->v_head_dim);
     n += head * g->v_head_dim * hidden;
     if (g->gate == WEFT_GATE_HEADWISE) n += hidden * head;
     if (g->gate == WEFT_GATE_ELEMENTWISE) n += hidden * head * g->v_head_dim;
+    return n;
+}
+
+static double of_latents(const weft_model_config *c, weft_kind kind)
+{
+    const weft_geometry *const g = &c->geometry[kind];
+    const double hidden = c->hidden_size;
+    double n = hidden * (g->q_lora_rank + weft_config_row_width(c, kind));
     if (kind == WEFT_FULL && c->dsa) n += of_indexer(c, g);
     return n;
+}
+
+static int32_t ranks_of(const weft_capacity_load *load)
+{
+    return load->ranks > 1 ? load->ranks : 1;
+}
+
+/* Of the parameters of all layers, those that rank 0 has; routers and
+ * vocabulary, which are of another type, beside. */
+static double of_rank(const weft_capacity_model *m,
+                      const weft_capacity_load *load)
+{
+    const double cut = m->attention - m->latents + m->shared + m->dense;
+    return m->latents + cut / ranks_of(load);
 }
 
 static void count_parameters(const weft_model_config *c, weft_capacity_model *m)
@@ -52,7 +74,9 @@ static void count_parameters(const weft_model_config *c, weft_capacity_model *m)
     m->expert = 3 * hidden * c->moe_intermediate_size;
     m->vocabulary = (double)c->vocab_size * hidden;
     for (int32_t l = 0; l < c->n_layer; l++) {
-        m->attention += of_attention(c, c->kind[l]);
+        const double latents = of_latents(c, c->kind[l]);
+        m->latents += latents;
+        m->attention += latents + of_heads(c, c->kind[l]);
         if (!c->moe[l]) {
             m->dense += 3 * hidden * c->intermediate_size;
             continue;
@@ -102,8 +126,8 @@ void weft_capacity_measure(const weft_model_config *config,
     m.expert_bytes = m.expert * weight;
     m.experts_bytes = m.experts * weight;
     /* Of the embedding a step reads a row a token: next to nothing. */
-    m.layer_bytes = weight * (m.attention + m.shared + m.dense) +
-                    HALF_BYTES * (m.router + m.vocabulary);
+    m.layer_bytes =
+        weight * of_rank(&m, load) + HALF_BYTES * (m.router + m.vocabulary);
     m.held_bytes = m.layer_bytes + HALF_BYTES * m.vocabulary;
     *model_out = m;
 }
@@ -137,13 +161,12 @@ double weft_capacity_layers_seconds(const weft_model_config *c,
         const weft_geometry *const g = &c->geometry[c->kind[l]];
         const double cap = full ? (c->dsa ? c->index_topk : context)
                                 : (c->window > 0 ? c->window : context);
-        attention += 2.0 * g->n_head * smaller(context, cap) *
+        attention += 2.0 * g->n_head / ranks_of(load) * smaller(context, cap) *
                      (weft_config_row_width(c, c->kind[l]) + g->kv_lora_rank);
         if (full && c->dsa)
             index += 2.0 * c->index_n_head * c->index_head_dim * context;
     }
-    const double products =
-        2 * (m.attention + m.shared + m.dense + m.router + m.vocabulary);
+    const double products = 2 * (of_rank(&m, load) + m.router + m.vocabulary);
     const double compute = products / weight_flops(d, load) +
                            attention / d->bf16_flops +
                            index / weight_flops(d, load);
@@ -166,9 +189,11 @@ double weft_capacity_experts_seconds(const weft_model_config *c,
 
 /* -- the plan ------------------------------------------------------------- */
 
-static weft_status check(const weft_capacity_device *d,
+static weft_status check(const weft_model_config *c,
+                         const weft_capacity_device *d,
                          const weft_capacity_load *load, weft_err *err)
 {
+    weft_model_config unused;
     if (load->context < 1)
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
                          "context %lld: 1 or more is wanted",
@@ -188,7 +213,7 @@ static weft_status check(const weft_capacity_device *d,
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,
                          "device: %.0f bytes, of which %.0f stay in reserve",
                          d->bytes * d->usable, d->reserve_bytes);
-    return WEFT_OK;
+    return weft_partition_rank(c, ranks_of(load), &unused, err);
 }
 
 static double usable(const weft_capacity_device *d)
@@ -213,6 +238,7 @@ static weft_status plan_layers(const weft_model_config *c,
                          m->held_bytes, m->kv_bytes, c->n_layer,
                          usable(d) * c->n_layer);
     p->stages = (int32_t)stages;
+    p->ranks = ranks_of(load);
     p->group_fits =
         (int64_t)((usable(d) * stages - m->held_bytes) / m->kv_bytes);
     const double groups = ceil(load->sequences / (double)p->group_fits);
@@ -271,7 +297,7 @@ weft_status weft_capacity_plan_make(const weft_model_config *config,
                                     weft_capacity_plan *plan_out, weft_err *err)
 {
     weft_capacity_plan p = {0};
-    WEFT_TRY(check(device, load, err));
+    WEFT_TRY(check(config, device, load, err));
     weft_capacity_measure(config, load, &p.model);
     WEFT_TRY(plan_layers(config, device, load, &p, err));
     WEFT_TRY(plan_experts(config, device, load, &p, err));

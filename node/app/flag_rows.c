@@ -206,7 +206,8 @@ const weft_flag_row weft_flag_rows[WEFT_FLAGS] = {
                                  .max = 64,
                                  .help = "expert shards inside the process"},
     [WEFT_FLAG_TENSOR_PARALLEL] = {.name = "tensor-parallel",
-                                   .commands = ENGINE | ON(CHECK) | ON(SHARD),
+                                   .commands = ENGINE | ON(CHECK) | ON(SHARD) |
+                                               ON(PLAN),
                                    .kind = WEFT_KIND_COUNT,
                                    .offset = AT(tensor_parallel),
                                    .value = "N",

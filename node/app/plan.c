@@ -30,6 +30,7 @@ static weft_capacity_load load_of(const weft_options *o)
         .context = o->context,
         .sequences = o->sequences,
         .expert_replicas = o->expert_replicas,
+        .ranks = o->tensor_parallel,
         .fp8 = strcmp(o->weights, "fp8") == 0,
     };
 }
@@ -42,10 +43,11 @@ static json_t *describe(const weft_options *o, const weft_capacity_plan *p)
                   o->sequences, "expert_replicas", o->expert_replicas,
                   "weights", o->weights);
     json_t *const layers = json_pack(
-        "{s:i, s:i, s:i, s:I, s:f, s:f, s:f}", "groups", p->groups, "stages",
-        p->stages, "sequences", p->group_sequences, "fits",
-        (json_int_t)p->group_fits, "weight_bytes", p->layer_shard_bytes,
-        "kv_bytes", p->kv_shard_bytes, "step_seconds", p->layers_seconds);
+        "{s:i, s:i, s:i, s:i, s:I, s:f, s:f, s:f}", "groups", p->groups,
+        "stages", p->stages, "tensor_parallel", p->ranks, "sequences",
+        p->group_sequences, "fits", (json_int_t)p->group_fits, "weight_bytes",
+        p->layer_shard_bytes, "kv_bytes", p->kv_shard_bytes, "step_seconds",
+        p->layers_seconds);
     json_t *const experts = json_pack(
         "{s:i, s:i, s:i, s:f, s:f, s:f}", "shards", p->experts, "for_memory",
         p->experts_memory, "for_balance", p->experts_balance, "weight_bytes",
@@ -73,10 +75,14 @@ static void print_text(const weft_options *o, const weft_capacity_plan *p)
            "sequences, with room for %lld\n",
            p->groups * p->stages, p->groups, p->stages, p->group_sequences,
            (long long)p->group_fits);
-    printf("          a shard: weights %.3g GB, KV %.3g GB; a step takes %.3f "
+    if (p->ranks > 1)
+        printf("          a shard is %d devices that share each layer\n",
+               p->ranks);
+    const bool shared = p->ranks > 1;
+    printf("          a %s: weights %.3g GB, KV %.3g GB; a step takes %.3f "
            "ms or more\n",
-           gb(p->layer_shard_bytes), gb(p->kv_shard_bytes),
-           p->layers_seconds * 1e3);
+           shared ? "device" : "shard", gb(p->layer_shard_bytes),
+           gb(p->kv_shard_bytes), p->layers_seconds * 1e3);
     if (p->experts > 0) {
         printf("experts   %d shards: %d hold them (%d owners each), %d keep "
                "up with the layers\n",

@@ -227,6 +227,82 @@ START_TEST(replicas_double_the_pool)
 }
 END_TEST
 
+/* The arithmetic of a rank again, from the config's numbers. */
+START_TEST(ranks_share_heads_and_widths)
+{
+    const weft_model_config c = dots3();
+    weft_capacity_load load = load_of(8192, 128);
+    weft_capacity_model one, two, eight;
+    weft_capacity_measure(&c, &load, &one);
+    load.ranks = 2;
+    weft_capacity_measure(&c, &load, &two);
+    load.ranks = 8;
+    weft_capacity_measure(&c, &load, &eight);
+    /* q_a, kv_a and the rope's key of 46 layers, 13 of them with an indexer. */
+    const double full = 5120.0 * (1024 + 576), window = 5120.0 * (1024 + 1088);
+    const double indexer = 1024.0 * 8192 + 5120.0 * (128 + 64);
+    const double whole = 13 * (full + indexer) + 33 * window;
+    is_near(one.latents, whole, 1);
+    const double cut = one.attention - whole + one.shared + one.dense;
+    is_near(one.layer_bytes - two.layer_bytes, cut / 2, 1);
+    is_near(one.held_bytes - eight.held_bytes, cut * 7 / 8, 1);
+    ck_assert(one.kv_bytes == eight.kv_bytes);
+    ck_assert(one.attention == eight.attention);
+    /* Bytes bound here: each N-th of what is cut takes an N-th of its time. */
+    load = load_of(8192, 8);
+    const double alone = weft_capacity_layers_seconds(&c, &H200, &load, 8);
+    load.ranks = 2;
+    const double shared = weft_capacity_layers_seconds(&c, &H200, &load, 8);
+    is_near((alone - shared) * H200.bandwidth, cut / 2, 1e3);
+}
+END_TEST
+
+START_TEST(ranks_bound_by_products)
+{
+    const weft_model_config c = dots3();
+    weft_capacity_device slow = H200;
+    weft_capacity_load load = load_of(8192, 512);
+    slow.bf16_flops = slow.fp8_flops = 1e12;
+    double seconds[3];
+    for (int32_t i = 0; i < 3; i++) {
+        load.ranks = 1 << i;
+        seconds[i] = weft_capacity_layers_seconds(&c, &slow, &load, 512);
+    }
+    /* What is whole stays; products with what is cut, and with keys by heads.
+     */
+    weft_capacity_model m;
+    weft_capacity_measure(&c, &load, &m);
+    const double cut = m.attention - m.latents + m.shared + m.dense;
+    const double keys =
+        13.0 * 128 * 2048 * (576 + 512) + 33.0 * 64 * 513 * (1088 + 1024);
+    const double half = 512 * 2 * (cut + keys) / 2 / 1e12;
+    is_near((seconds[0] - seconds[1]) / half, 1, 1e-9);
+    is_near((seconds[1] - seconds[2]) / half, 0.5, 1e-9);
+}
+END_TEST
+
+START_TEST(ranks_of_a_plan)
+{
+    const weft_model_config c = dots3();
+    weft_capacity_device small = H200;
+    weft_capacity_load load = load_of(8192, 1);
+    weft_capacity_plan p;
+    weft_err err = {0};
+    small.bytes = 10e9;
+    small.reserve_bytes = 1e9;
+    load.ranks = 2;
+    ck_assert_int_eq(weft_capacity_plan_make(&c, &small, &load, &p, &err),
+                     WEFT_OK);
+    ck_assert_int_eq(p.ranks, 2);
+    ck_assert_int_eq(p.stages, 1); /* two without ranks */
+    ck_assert(p.layer_shard_bytes + p.kv_shard_bytes <= 8.2e9);
+    load.ranks = 3;
+    ck_assert_int_eq(weft_capacity_plan_make(&c, &H200, &load, &p, &err),
+                     WEFT_INVALID_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(err.text, "num_attention_heads 128"));
+}
+END_TEST
+
 START_TEST(refusals_name_the_value)
 {
     const weft_model_config c = dots3();
@@ -265,6 +341,9 @@ int main(void)
         groups_follow_the_memory,
         stages_follow_the_memory,
         replicas_double_the_pool,
+        ranks_share_heads_and_widths,
+        ranks_bound_by_products,
+        ranks_of_a_plan,
         refusals_name_the_value,
     };
     return WEFT_SUITE_RUN("capacity", tests);
