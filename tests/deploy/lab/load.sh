@@ -3,7 +3,7 @@
 # shellcheck shell=bash disable=SC2154
 
 clients=8
-tokens=240
+tokens=120
 
 # What one process says, before there is any cluster.
 ask_one_process() {

@@ -113,6 +113,8 @@ spec:
       livenessProbe:
         httpGet: {path: /healthz, port: http}
         {{- toYaml $r.probes.liveness | nindent 8 }}
+        # What hangs has nothing to drain.
+        terminationGracePeriodSeconds: {{ add (max 1 $notice) 5 }}
       lifecycle:
         preStop: {sleep: {seconds: {{ max 1 $notice }}}}
       resources: {{- include "weft.resources" $r | nindent 8 }}
