@@ -242,3 +242,21 @@ uint16_t weft_bf16_of_f32(float value)
     if (value != value) return (uint16_t)((bits >> 16) | 0x40u);
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
+
+uint8_t weft_f8_of_f32(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    const uint8_t sign = (uint8_t)(bits >> 24 & 0x80u);
+    bits &= 0x7fffffffu;
+    if (bits > 0x7f800000u) return 0;
+    if (bits >= 0x43e00000u) return sign | 0x7eu; /* 448 */
+    if (bits < 0x3c800000u) {
+        /* Below 2^-6 codes are 2^-9 apart, as are floats at 2^14. */
+        const float shifted = f32_of_bits(bits) + 0x1p14f;
+        memcpy(&bits, &shifted, sizeof bits);
+        return sign | (uint8_t)(bits - 0x46800000u);
+    }
+    bits += 0x7ffffu + (bits >> 20 & 1u);
+    return sign | (uint8_t)((bits >> 20) - (120u << 3));
+}

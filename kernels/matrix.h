@@ -74,6 +74,8 @@ static inline float weft_f32_of_bf16(uint16_t bits)
     return v.f;
 }
 uint16_t weft_bf16_of_f32(float value); /* NaN stays NaN */
+/* Of magnitudes above 448: 448. Never a NaN code: of NaN it is 0. */
+uint8_t weft_f8_of_f32(float value);
 
 #ifdef __cplusplus
 }

@@ -161,7 +161,16 @@ typedef struct weft_embed {
 /* Where one layer keeps its rows in paged memory. Position p of a sequence is
  * row p % page_tokens of its page number p / page_tokens, which starts at
  *   base + pages[p / page_tokens] + layer_offset
- * bytes; rows are row_bytes apart and hold `dtype` (F32 or BF16). */
+ * bytes; rows are row_bytes apart and hold `dtype`: F32 or BF16, or, of index
+ * keys, F8_E4M3.
+ *
+ * A key of `width` values in F8_E4M3 is width codes and then one fp32 scale;
+ * width is a multiple of 4 and rows are aligned to 4 bytes. The scale is the
+ * smallest power of two, 2^-126 at least, that brings the largest magnitude to
+ * 448 at most (1 where all are zeros); a code is value / scale, rounded to
+ * nearest even. A key with an infinity or NaN has codes of 0 and the scale NaN,
+ * so that its score is NaN. Source: model-spec 2.5, scales that are powers of
+ * two. */
 typedef struct weft_paged {
     unsigned char *base;
     int64_t layer_offset, row_bytes;
@@ -183,7 +192,8 @@ typedef struct weft_row {
     int32_t n_keys;
 } weft_row;
 
-/* Write x[r], `width` floats, as row rows[r].position of its sequence. */
+/* Write x[r], `width` floats, as row rows[r].position of its sequence; as an
+ * index key where the dtype is F8_E4M3. */
 typedef struct weft_store {
     weft_paged to;
     const weft_row *rows;
@@ -192,7 +202,7 @@ typedef struct weft_store {
     int32_t n_row, width;
 } weft_store;
 
-/* Latent attention in absorbed form over paged rows [c | k_rope]:
+/* Latent attention in absorbed form over paged rows [c | k_rope], F32 or BF16:
  *
  *   out[r, h] = sum_j p_j c_j,   p = softmax_j(scale * q[r, h] . row_j)
  *
@@ -220,12 +230,15 @@ typedef struct weft_attn {
 
 /* Lightning indexer: score[j] = sum_h w[r,h] * relu(q[r,h] . k_j), heads in
  * rising order from 0 by fused multiply-add, dots by 16 lanes; j over
- * [0, position]. The top_k largest (score desc, then position asc; -0 = +0) are
- * written to keys_out[r * top_k ...] in position order and their number to
- * n_keys_out[r]; rows[r].keys and rows[r].n_keys say so. relu(NaN) is NaN, and
- * NaN ranks below everything. A row with position < top_k gets every key
- * without scoring. scratch: n_threads rows of scratch_stride >= largest
- * position + 1 floats. Source: DeepSeek-V3.2; model-spec 2.5. */
+ * [0, position]. Of keys in F8_E4M3, k_j are the values of the codes, and the
+ * sum over heads is then multiplied by the key's scale: a power of two, which
+ * could as well stand before (model-spec 2.5, order of FP8). The top_k largest
+ * (score desc, then position asc; -0 = +0) are written to keys_out[r * top_k
+ * ...] in position order and their number to n_keys_out[r]; rows[r].keys and
+ * rows[r].n_keys say so. relu(NaN) is NaN, and NaN ranks below everything. A
+ * row with position < top_k gets every key without scoring. scratch: n_threads
+ * rows of scratch_stride >= largest position + 1 floats. Source: DeepSeek-V3.2;
+ * model-spec 2.5. */
 typedef struct weft_index_select {
     weft_paged keys;
     weft_row *rows;

@@ -28,12 +28,33 @@ static float dot(const weft_paged *paged, const weft_row *row, int32_t position,
     return weft_reference_tree(lane);
 }
 
+/* A key and its scale. */
+static void store_f8(unsigned char *to, const float *x, int32_t width)
+{
+    float largest = 0.0f, scale = 0x1p-126f;
+    bool finite = true;
+    for (int32_t i = 0; i < width; i++) {
+        finite = finite && isfinite(x[i]);
+        largest = fmaxf(largest, fabsf(x[i]));
+    }
+    while (finite && largest > 448.0f * scale) scale *= 2.0f;
+    if (largest == 0.0f) scale = 1.0f;
+    if (!finite) scale = NAN;
+    for (int32_t i = 0; i < width; i++)
+        to[i] = finite ? weft_f8_of_f32(x[i] / scale) : 0;
+    memcpy(to + width, &scale, sizeof scale);
+}
+
 void weft_reference_store(weft_threads *threads, const weft_store *op)
 {
     (void)threads;
     for (int32_t r = 0; r < op->n_row; r++) {
         if (op->rows[r].position < 0) continue;
         void *const to = row_at(&op->to, &op->rows[r], op->rows[r].position);
+        if (op->to.dtype == WEFT_F8_E4M3) {
+            store_f8(to, op->x + r * op->x_stride, op->width);
+            continue;
+        }
         for (int32_t i = 0; i < op->width; i++) {
             const float value = op->x[r * op->x_stride + i];
             if (op->to.dtype == WEFT_F32)
@@ -117,6 +138,17 @@ static bool better(const float *score, int32_t a, int32_t b)
     return score[a] > score[b] || (score[a] == score[b] && a < b);
 }
 
+/* By what a score is multiplied at the end. */
+static float key_scale(const weft_index_select *op, const weft_row *row,
+                       int32_t position)
+{
+    if (op->keys.dtype != WEFT_F8_E4M3) return 1.0f;
+    float scale;
+    memcpy(&scale, row_at(&op->keys, row, position) + op->head_dim,
+           sizeof scale);
+    return scale;
+}
+
 void weft_reference_index_select(weft_threads *threads,
                                  const weft_index_select *op)
 {
@@ -136,6 +168,7 @@ void weft_reference_index_select(weft_threads *threads,
                 score[j] = fmaf(op->w[r * op->w_stride + h],
                                 d < 0.0f ? 0.0f : d, score[j]);
             }
+            score[j] *= key_scale(op, row, j);
         }
         int32_t taken = 0;
         for (int32_t j = 0; j < n; j++) {

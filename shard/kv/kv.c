@@ -10,6 +10,7 @@ enum {
     /* A slab wastes less than one part in this many, in either kind: 2.5 %. */
     WASTE_PARTS = 40,
     NO_KIND = -1,
+    F8_ROW_ALIGN = 16, /* bytes */
 };
 
 /* ---- layout ------------------------------------------------------------- */
@@ -19,21 +20,55 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return a / b + (a % b != 0);
 }
 
+static int64_t round_up(int64_t bytes, int64_t step)
+{
+    return ceil_div(bytes, step) * step;
+}
+
+/* A row of a kind and where its parts begin; false: overflow. */
+static bool fill_row(const weft_model_config *config, int k,
+                     weft_kv_layout *layout)
+{
+    const int64_t rank = config->geometry[k].kv_lora_rank;
+    const int64_t rope = config->geometry[k].qk_rope_head_dim;
+    if (layout->dtype == WEFT_F8_E4M3) {
+        /* Of 32-bit numbers none of this overflows. */
+        const int64_t scales = round_up(rank, 4);
+        layout->scale_offset[k] = scales;
+        layout->rope_offset[k] =
+            scales + ceil_div(rank, WEFT_SCALE_BLOCK) * (int64_t)sizeof(float);
+        layout->row_bytes[k] =
+            round_up(layout->rope_offset[k] + rope * 2, F8_ROW_ALIGN);
+        return true;
+    }
+    const int64_t elem = (int64_t)weft_dtype_bytes(layout->dtype);
+    layout->rope_offset[k] = rank * elem;
+    return !__builtin_mul_overflow(weft_config_row_width(config, (weft_kind)k),
+                                   elem, &layout->row_bytes[k]);
+}
+
 /* Row and token bytes of both kinds, and of index keys; false: overflow. */
-static bool fill_token_bytes(const weft_model_config *config, int64_t elem,
+static bool fill_token_bytes(const weft_model_config *config,
                              weft_kv_layout *layout)
 {
+    const bool f8 = layout->dtype == WEFT_F8_E4M3;
     bool over = false;
+    layout->index_scale_offset = -1;
     for (int k = 0; k < WEFT_KINDS; k++) {
+        layout->scale_offset[k] = -1;
         if (config->n_kind[k] == 0) continue;
-        const int64_t width = weft_config_row_width(config, (weft_kind)k);
-        over |= __builtin_mul_overflow(width, elem, &layout->row_bytes[k]);
+        over |= !fill_row(config, k, layout);
         over |= __builtin_mul_overflow(layout->row_bytes[k],
                                        (int64_t)config->n_kind[k],
                                        &layout->token_bytes[k]);
     }
     if (config->dsa && config->n_kind[WEFT_FULL] > 0) {
-        layout->index_row_bytes = config->index_head_dim * elem;
+        layout->index_row_bytes =
+            config->index_head_dim * (int64_t)weft_dtype_bytes(layout->dtype);
+        if (f8) {
+            layout->index_scale_offset = layout->index_row_bytes;
+            layout->index_row_bytes += (int64_t)sizeof(float);
+        }
         layout->index_token_bytes =
             layout->index_row_bytes * config->n_kind[WEFT_FULL];
         over |= __builtin_add_overflow(layout->token_bytes[WEFT_FULL],
@@ -41,6 +76,18 @@ static bool fill_token_bytes(const weft_model_config *config, int64_t elem,
                                        &layout->token_bytes[WEFT_FULL]);
     }
     return !over;
+}
+
+/* Of a kind; false: overflow. */
+static bool fill_page_bytes(int k, weft_kv_layout *layout)
+{
+    int64_t *const bytes = &layout->page_bytes[k];
+    if (__builtin_mul_overflow(layout->token_bytes[k],
+                               (int64_t)layout->page_tokens, bytes) ||
+        *bytes > INT64_MAX - F8_ROW_ALIGN)
+        return false;
+    if (layout->dtype == WEFT_F8_E4M3) *bytes = round_up(*bytes, F8_ROW_ALIGN);
+    return true;
 }
 
 static void fill_offsets(const weft_model_config *config,
@@ -100,11 +147,16 @@ static weft_status check_layout_input(const weft_model_config *config,
                                       weft_dtype dtype, int32_t page_tokens,
                                       weft_err *err)
 {
-    if (dtype != WEFT_F32 && dtype != WEFT_BF16)
+    if (dtype != WEFT_F32 && dtype != WEFT_BF16 && dtype != WEFT_F8_E4M3)
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
-                         "KV rows of dtype %d are not supported: F32 and BF16 "
-                         "are",
+                         "KV rows of dtype %d are not supported: F32, BF16 and "
+                         "F8_E4M3 are",
                          (int)dtype);
+    if (dtype == WEFT_F8_E4M3 && config->dsa && config->index_head_dim % 4 != 0)
+        return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
+                         "index_head_dim is %d, F8_E4M3 index keys take "
+                         "multiples of 4",
+                         config->index_head_dim);
     if (page_tokens < 1 || page_tokens > PAGE_TOKENS_MAX)
         return WEFT_FAIL(err, WEFT_INVALID_ARGUMENT,
                          "page_tokens is %d, allowed is 1 to %d", page_tokens,
@@ -129,10 +181,9 @@ weft_status weft_kv_layout_make(const weft_model_config *config,
     WEFT_TRY(check_layout_input(config, dtype, page_tokens, err));
 
     weft_kv_layout layout = {.dtype = dtype, .page_tokens = page_tokens};
-    bool fits = fill_token_bytes(config, dtype == WEFT_F32 ? 4 : 2, &layout);
+    bool fits = fill_token_bytes(config, &layout);
     for (int k = 0; fits && k < WEFT_KINDS; k++)
-        fits = !__builtin_mul_overflow(
-            layout.token_bytes[k], (int64_t)page_tokens, &layout.page_bytes[k]);
+        fits = fill_page_bytes(k, &layout);
     fits = fits && choose_slab(&layout);
     for (int k = 0; fits && k < WEFT_KINDS; k++) {
         if (layout.page_bytes[k] == 0) continue;

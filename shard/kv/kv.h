@@ -24,12 +24,24 @@
 
 #include "shard/model/config.h"
 
-/* Sizes that follow from config, page and dtype; all in bytes. */
+/* Sizes that follow from config, page and dtype; all in bytes.
+ *
+ * A row is the latent, then the rotated part. In F32 and BF16 both are of that
+ * dtype and lie side by side. In F8_E4M3:
+ *
+ *   row   kv_lora_rank e4m3, a scale in fp32 for each 128, rope in bf16
+ *   key   index_head_dim e4m3, one scale in fp32 (kernels/ops.h)
+ *
+ * with scales aligned to 4 bytes and rows, so pages too, to 16; index keys to
+ * 4. No attention reads such rows yet: weft_kv_store_create refuses them. */
 typedef struct weft_kv_layout {
-    weft_dtype dtype; /* F32 or BF16 */
+    weft_dtype dtype; /* F32, BF16 or F8_E4M3 */
     int32_t page_tokens;
     int64_t row_bytes[WEFT_KINDS];
+    /* Where the parts of a row begin, the latent being at 0; -1: no scales. */
+    int64_t scale_offset[WEFT_KINDS], rope_offset[WEFT_KINDS];
     int64_t index_row_bytes;         /* 0 without indexer */
+    int64_t index_scale_offset;      /* in an index key; -1: no scale */
     int64_t token_bytes[WEFT_KINDS]; /* all layers; full includes index keys */
     int64_t index_token_bytes;       /* the index part of token_bytes[FULL] */
     int64_t page_bytes[WEFT_KINDS];  /* 0: the model has no such layer */
@@ -43,7 +55,8 @@ typedef struct weft_kv_layout {
 } weft_kv_layout;
 
 /* Of the layers [first_layer, end_layer) that n_kind counts.
- * INVALID_ARGUMENT: page_tokens out of [1, 65536], or a size overflows. */
+ * INVALID_ARGUMENT: page_tokens out of [1, 65536], another dtype, F8_E4M3 and
+ * an index_head_dim that is no multiple of 4, or a size overflows. */
 WEFT_MUST_CHECK weft_status weft_kv_layout_make(const weft_model_config *config,
                                                 weft_dtype dtype,
                                                 int32_t page_tokens,

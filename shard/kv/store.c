@@ -17,6 +17,11 @@ weft_status weft_kv_store_create(const weft_kv_layout *layout, int64_t bytes,
                                  weft_kv_store **store_out, weft_err *err)
 {
     void *base = NULL;
+    if (layout->dtype != WEFT_F32 && layout->dtype != WEFT_BF16)
+        return WEFT_FAIL(err, WEFT_UNIMPLEMENTED,
+                         "kv store: rows of %s are not supported, attention "
+                         "reads F32 and BF16",
+                         weft_dtype_name(layout->dtype));
     weft_kv_store *const store = weft_mem_new(1, sizeof *store);
     if (store == NULL)
         return WEFT_FAIL(err, WEFT_RESOURCE_EXHAUSTED,

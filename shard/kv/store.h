@@ -15,6 +15,7 @@
 typedef struct weft_kv_store weft_kv_store;
 
 /* Room for `bytes` bytes (slabs * slab_bytes) in that memory, NULL: the host's.
+ * UNIMPLEMENTED: a layout in F8_E4M3, whose rows no attention reads.
  * RESOURCE_EXHAUSTED: the system does not give that much. */
 WEFT_MUST_CHECK weft_status weft_kv_store_create(const weft_kv_layout *layout,
                                                  int64_t bytes,

@@ -213,13 +213,27 @@ void weft_kit_matrix_free(weft_matrix *matrix)
     weft_mem_free(unconst(matrix->scales));
 }
 
+/* Any codes but those of NaN, and a scale that brings them near 1. */
+static void make_key(weft_kernel_check *check, unsigned char *row,
+                     int32_t width)
+{
+    const float scale = ldexpf(1.0f, weft_kit_int(check, -10, -6));
+    for (int32_t i = 0; i < width; i++) {
+        const uint8_t code = (uint8_t)weft_kit_bits(check);
+        row[i] = (code & 0x7fu) == 0x7fu ? 0x38u : code;
+    }
+    memcpy(row + width, &scale, sizeof scale);
+}
+
 void weft_kit_pages_make(weft_kernel_check *check, weft_dtype dtype,
                          int32_t n_tokens, int32_t page_tokens, int32_t width,
                          weft_kit_pages *pages_out)
 {
     weft_kit_pages *const p = pages_out;
     const int64_t elem = (int64_t)weft_dtype_bytes(dtype);
-    const int64_t row_bytes = (width + 3) * elem;
+    /* A scale in fp32 behind codes, and 4 bytes that are nobody's. */
+    const int64_t row_bytes =
+        dtype == WEFT_F8_E4M3 ? width + 8 : (width + 3) * elem;
     const int64_t layer_bytes = row_bytes * page_tokens;
     p->n_page = (n_tokens + page_tokens - 1) / page_tokens + 2;
     p->width = width;
@@ -238,7 +252,8 @@ void weft_kit_pages_make(weft_kernel_check *check, weft_dtype dtype,
     for (int32_t t = 0; t < n_tokens; t++) {
         unsigned char *const row = p->paged.base + p->pages[t / page_tokens] +
                                    layer_bytes + t % page_tokens * row_bytes;
-        for (int32_t i = 0; i < width; i++) {
+        if (dtype == WEFT_F8_E4M3) make_key(check, row, width);
+        for (int32_t i = 0; i < width && dtype != WEFT_F8_E4M3; i++) {
             const float value = weft_kit_float(check, 1.0f);
             const uint16_t half = weft_bf16_of_f32(value);
             if (dtype == WEFT_F32)

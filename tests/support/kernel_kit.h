@@ -65,8 +65,9 @@ void weft_kit_matrix(weft_kernel_check *check, weft_dtype dtype, int32_t n_out,
                      int32_t n_in, weft_matrix *matrix_out);
 void weft_kit_matrix_free(weft_matrix *matrix);
 
-/* Paged memory for one sequence of n_tokens rows, random values, everything
- * else NaN: between rows, between layers, unused pages. */
+/* Paged memory for one sequence of n_tokens rows, random values (in F8_E4M3:
+ * index keys), everything else NaN: between rows, between layers, unused pages.
+ */
 typedef struct weft_kit_pages {
     weft_paged paged;
     int64_t *pages;
@@ -78,6 +79,11 @@ void weft_kit_pages_make(weft_kernel_check *check, weft_dtype dtype,
                          int32_t n_tokens, int32_t page_tokens, int32_t width,
                          weft_kit_pages *pages_out);
 void weft_kit_pages_free(weft_kit_pages *pages);
+
+/* Makes an index key, of numbers below 2, one that a scale has to be right for:
+ * zeros, the smallest and the largest numbers, what 448 divides and what is
+ * just above, no numbers. */
+void weft_kit_key_edge(float *x, int32_t width, int32_t kind);
 
 void weft_check_gemm(weft_kernel_check *check);
 void weft_check_pack(weft_kernel_check *check);
