@@ -49,6 +49,12 @@ class DeviceRanksRig(DeviceRig):
                           *TWO, *self.computes(), *STEP, "--link-rows", self.rows, "--http", "127.0.0.1:0", env={"WEFT_SIMT_DEVICES": "2", **(env or {})})
 
 
+class NearRanksRig(DeviceRanksRig):
+    """The same with rows from device to device."""
+
+    rows = "auto"
+
+
 def restart_layers(rig, load, stage, limit):
     name = f"layers-0-{stage}"
     with load.disturbed(f"after SIGKILL of {name}"):
@@ -170,4 +176,18 @@ def simt_ranks(context, rng, size):
             rig.wait(experts=2, layers=1)
             load.settle(2)
     end(rig, load, "ranks on simt")
+    return f"{load.done} streams, stall {load.worst:.2f} s"
+
+
+@scenario(240, DEVICES)
+def simt_ranks_near(context, rng, size):
+    """The same with rows of the first rank that go from device to device: all expert shards are near, and SIGKILL of one changes nothing."""
+    rig = NearRanksRig(context, rng, experts=2, replicas=2, streams=3)
+    load = Load(rig)
+    load.settle()
+    near = {"layers-0-0": 2, "experts-0": 1, "experts-1": 1}
+    expect(until(lambda: rig.near_links() == near, 20), f"links with near rows: {rig.near_links()}, expected {near}")
+    kill_an_expert_shard(rig, load)
+    expect(until(lambda: rig.near_links() == near, 20), f"links with near rows after a kill: {rig.near_links()}, expected {near}")
+    end(rig, load, "near rows of ranks")
     return f"{load.done} streams, stall {load.worst:.2f} s"
