@@ -2,9 +2,11 @@
 // residual stream, the embedding's rows, and rows on their way into pages or to
 // another place. A thread has four elements of a row; the bits are those of the
 // CPU's paths.
+#include "kernels/cuda/f8.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/math.cuh"
 #include "kernels/cuda/quad.cuh"
+#include "kernels/cuda/reduce.cuh"
 
 namespace weft
 {
@@ -185,6 +187,50 @@ __global__ void __launch_bounds__(quad_threads)
     store_quad(to, x, n, is_aligned(to, 16));
 }
 
+enum { KEY_WARPS = 4 };
+
+__device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+// Index keys as codes and a scale: a warp a row. As in store_rows, a thread
+// has four elements, but of every 128.
+__global__ void __launch_bounds__(KEY_WARPS * 32)
+    store_codes(weft_store op, bool wide)
+{
+    const int64_t r =
+        static_cast<int64_t>(blockIdx.x) * KEY_WARPS + warp_index();
+    if (r >= op.n_row) return;
+    unsigned char *const row = page_row(op, r);
+    if (row == nullptr) return;
+    const float *const x = op.x + r * op.x_stride;
+    // Bits of magnitudes: numbers in their order, then infinity and NaN.
+    uint32_t largest = 0;
+    for (int32_t d = 4 * lane_index(); d < op.width; d += 128) {
+        const quad v = load_quad(x + d, op.width - d, wide);
+#pragma unroll
+        for (int32_t i = 0; i < 4; i++)
+            largest = larger(largest, bits_of(v.v[i]) & 0x7fffffffU);
+    }
+    largest = static_cast<uint32_t>(
+        warp_max(static_cast<unsigned long long>(largest)));
+    const bool finite = largest < 0x7f800000U;
+    const uint32_t exponent = scale_exponent(largest);
+    const float inverse = float_of((254U - exponent) << 23);
+    for (int32_t d = 4 * lane_index(); d < op.width; d += 128) {
+        const quad v = load_quad(x + d, op.width - d, wide);
+        uint32_t codes = 0;
+#pragma unroll
+        for (int32_t i = 0; i < 4; i++)
+            codes |= code_of(v.v[i] * inverse) << 8 * i;
+        *reinterpret_cast<uint32_t *>(row + d) = finite ? codes : 0;
+    }
+    if (lane_index() == 0)
+        *reinterpret_cast<uint32_t *>(row + op.width) =
+            finite ? exponent << 23 : 0x7fc00000U;
+}
+
 // What it copies it does not look at.
 __global__ void __launch_bounds__(quad_threads)
     move_rows(weft_move op, bool wide)
@@ -249,8 +295,16 @@ void launch_store(queue *q, const weft_store *op)
 {
     if (op->n_row <= 0) return;
     const quad_shape shape = quad_shape_of(op->n_row, op->width);
-    WEFT_LAUNCH(store_rows, shape.grid, shape.block, 0, q->stream, *op,
-                are_wide(op->x, op->x_stride));
+    const bool wide = are_wide(op->x, op->x_stride);
+    if (op->to.dtype == WEFT_F8_E4M3) {
+        const uint32_t blocks =
+            (static_cast<uint32_t>(op->n_row) + KEY_WARPS - 1) / KEY_WARPS;
+        WEFT_LAUNCH(store_codes, dim3(blocks), dim3(KEY_WARPS * 32), 0,
+                    q->stream, *op, wide);
+    } else {
+        WEFT_LAUNCH(store_rows, shape.grid, shape.block, 0, q->stream, *op,
+                    wide);
+    }
     note(q, "store");
 }
 

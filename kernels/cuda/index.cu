@@ -203,6 +203,15 @@ bool make_plan(const queue *q, const weft_index_select *op, index_plan *plan)
     return true;
 }
 
+void (*score_kernel(weft_dtype keys, bool mma))(index_score::span)
+{
+    using namespace index_score;
+    if (keys == WEFT_F8_E4M3)
+        return mma ? score_mma<f8_code> : score_fma<f8_code>;
+    if (keys == WEFT_BF16) return mma ? score_mma<bf16> : score_fma<bf16>;
+    return score_fma<float>;
+}
+
 void launch_scores(queue *q, const select_args &a, const weft_index_select *op,
                    int32_t n)
 {
@@ -219,7 +228,7 @@ void launch_scores(queue *q, const select_args &a, const weft_index_select *op,
     s.end = static_cast<int32_t>(first) + seen;
     const int64_t tiles = divide_up(seen, KEYS);
     const int64_t bytes = mma_bytes(op->n_head, op->head_dim);
-    const bool mma = op->keys.dtype == WEFT_BF16 && op->q_as_pair &&
+    const bool mma = op->keys.dtype != WEFT_F32 && op->q_as_pair &&
                      op->head_dim <= DIMS && bytes <= 48 * 1024;
     // A block of the mma form reads the queries of its row once: it takes
     // several tiles if there are blocks enough all the same.
@@ -229,15 +238,9 @@ void launch_scores(queue *q, const select_args &a, const weft_index_select *op,
     const dim3 grid(
         static_cast<uint32_t>(mma ? divide_up(tiles, s.tiles) : tiles),
         static_cast<uint32_t>(n));
-    if (mma)
-        WEFT_LAUNCH(score_mma, grid, dim3(THREADS), static_cast<size_t>(bytes),
-                    q->stream, s);
-    else if (op->keys.dtype == WEFT_BF16)
-        WEFT_LAUNCH(score_fma<bf16>, grid, dim3(THREADS), sizeof(fma_tile),
-                    q->stream, s);
-    else
-        WEFT_LAUNCH(score_fma<float>, grid, dim3(THREADS), sizeof(fma_tile),
-                    q->stream, s);
+    const size_t shared = mma ? static_cast<size_t>(bytes) : sizeof(fma_tile);
+    WEFT_LAUNCH(score_kernel(op->keys.dtype, mma), grid, dim3(THREADS), shared,
+                q->stream, s);
     note(q, "index_select");
 }
 

@@ -4,8 +4,9 @@
 //   fma   any keys and queries: dots by 16 virtual lanes and their tree, as
 //         ops.h words them, so the scores have the reference's bits. A block
 //         has a tile of keys in shared memory and goes through the heads.
-//   mma   bfloat16 keys, and queries in pairs of bfloat16 (split_pair), each of
-//         which is multiplied on its own into the same sum: a warp has 16 keys
+//   mma   bfloat16 keys or codes, which bfloat16 holds exactly, and queries in
+//         pairs of bfloat16 (split_pair), each of which is multiplied on its
+//         own into the same sum: a warp has 16 keys
 //         in registers as the left operand and heads as the columns of the
 //         right one. Four lanes that share a key hold a run of consecutive
 //         heads each and take turns, so here too heads are added in rising
@@ -15,6 +16,7 @@
 #ifndef WEFT_KERNELS_CUDA_INDEX_SCORE_CUH
 #define WEFT_KERNELS_CUDA_INDEX_SCORE_CUH
 
+#include "kernels/cuda/f8.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/reduce.cuh"
 
@@ -72,6 +74,21 @@ __device__ __forceinline__ float as_float(float v)
 __device__ __forceinline__ float as_float(bf16 v)
 {
     return to_float(v);
+}
+__device__ __forceinline__ float as_float(f8_code v)
+{
+    return to_float(v);
+}
+
+// What the heads of a key of Ts add up to, as its score.
+template <typename T>
+__device__ __forceinline__ float scaled(const span &s, const unsigned char *key,
+                                        float sum)
+{
+    if constexpr (sizeof(T) == 1)
+        return sum * *reinterpret_cast<const float *>(key + s.op.head_dim);
+    else
+        return sum;
 }
 
 // ---- fma ------------------------------------------------------------------
@@ -210,7 +227,8 @@ __global__ void __launch_bounds__(THREADS) score_fma(span s)
             score = fmaf(w[head + h], t->dots[h * KEYS + me], score);
     }
     if (me < KEYS && me < n)
-        s.scores[blockIdx.y * s.stride + tile - s.first + me] = score;
+        s.scores[blockIdx.y * s.stride + tile - s.first + me] =
+            scaled<T>(s, key_at(s.op.keys, row, tile + me), score);
 }
 
 // ---- mma ------------------------------------------------------------------
@@ -264,6 +282,29 @@ __device__ __forceinline__ eight load_eight(const unsigned char *row, int32_t d,
         if (d + i < width)
             e.v[i / 2] |= static_cast<uint32_t>(from[i]) << (i % 2 * 16);
     return e;
+}
+
+// The same of codes, which come in fours.
+__device__ __forceinline__ eight load_codes(const unsigned char *row, int32_t d,
+                                            int32_t width)
+{
+    eight e = {};
+#pragma unroll
+    for (int32_t i = 0; i < 8; i += 4)
+        if (d + i < width)
+            widen_four(*reinterpret_cast<const uint32_t *>(row + d + i),
+                       e.v + i / 2);
+    return e;
+}
+
+template <typename T>
+__device__ __forceinline__ eight load_part(const unsigned char *row, int32_t d,
+                                           int32_t width)
+{
+    if constexpr (sizeof(T) == 1)
+        return load_codes(row, d, width);
+    else
+        return load_eight(row, d, width);
 }
 
 // Queries of the row in the order of columns, all of their upper parts, then
@@ -357,6 +398,7 @@ __device__ __forceinline__ void fold_group(const float *w, int32_t n_head,
 }
 
 // Grid (run of tiles, row); dynamic shared memory: mma_bytes.
+template <typename T>
 __global__ void __launch_bounds__(THREADS) score_mma(span s)
 {
     WEFT_SHARED_DYNAMIC(uint16_t, q);
@@ -383,8 +425,8 @@ __global__ void __launch_bounds__(THREADS) score_mma(span s)
         for (int32_t b = 0; b < DIMS / 32; b++) {
             if (b >= blocks) break;
             const int32_t d = 32 * b + lane % 4 * 8;
-            keys.low[b] = load_eight(low_at, d, s.op.head_dim);
-            keys.high[b] = load_eight(high_at, d, s.op.head_dim);
+            keys.low[b] = load_part<T>(low_at, d, s.op.head_dim);
+            keys.high[b] = load_part<T>(high_at, d, s.op.head_dim);
         }
         float score[2] = {0.0f, 0.0f};
         for (int32_t g = 0; g < s.op.n_head; g += MMA_GROUP) {
@@ -394,8 +436,10 @@ __global__ void __launch_bounds__(THREADS) score_mma(span s)
             fold_group(w, s.op.n_head, g, tiles, dots, score);
         }
         float *const to = s.scores + blockIdx.y * s.stride - s.first;
-        if (lane % 4 == 0 && low < end) to[low] = score[0];
-        if (lane % 4 == 0 && high < end) to[high] = score[1];
+        if (lane % 4 == 0 && low < end)
+            to[low] = scaled<T>(s, low_at, score[0]);
+        if (lane % 4 == 0 && high < end)
+            to[high] = scaled<T>(s, high_at, score[1]);
     }
 }
 

@@ -11,197 +11,9 @@
 #include <string.h>
 
 #include "node/base/mem.h"
-#include "tests/support/device_kit.h"
-#include "tests/support/kernel_suite.h"
+#include "tests/cuda/index.h"
 
-enum { ROWS_MAX = 8, PAD = 3 };
-
-/* An op on host memory, and what belongs to it. */
-typedef struct bench {
-    weft_kernel_check c;
-    weft_kit_pages pages;
-    weft_row rows[ROWS_MAX];
-    weft_index_select op;
-    int32_t n_tokens, *keys, n_keys[ROWS_MAX];
-} bench;
-
-typedef struct shape {
-    weft_dtype dtype;
-    int32_t n_tokens, page_tokens, dim, n_head, top_k, n_row;
-    bool whole; /* small whole numbers; else any */
-    bool pair;  /* queries may be taken as pairs */
-} shape;
-
-static float number(bench *b, const shape *s, float size)
-{
-    if (s->whole) return (float)weft_kit_int(&b->c, -2, 2);
-    return weft_kit_float(&b->c, size);
-}
-
-static unsigned char *key_at(const bench *b, int32_t position)
-{
-    const weft_paged *const p = &b->pages.paged;
-    return p->base + b->pages.pages[position / p->page_tokens] +
-           p->layer_offset +
-           (int64_t)(position % p->page_tokens) * p->row_bytes;
-}
-
-static void set_key(bench *b, int32_t position, int32_t i, float value)
-{
-    unsigned char *const at = key_at(b, position);
-    if (b->pages.paged.dtype == WEFT_F32)
-        ((float *)(void *)at)[i] = value;
-    else
-        ((uint16_t *)(void *)at)[i] = weft_bf16_of_f32(value);
-}
-
-static float get_key(const bench *b, int32_t position, int32_t i)
-{
-    return weft_f32_of(b->pages.paged.dtype, key_at(b, position), i);
-}
-
-/* Rows see up to the last token, around top_k, and anything, one is of no
- * sequence; a row that is scored follows the longest, whose scores must not run
- * into it. */
-static int32_t pick_position(bench *b, const shape *s, int32_t r)
-{
-    const int32_t edges[] = {s->n_tokens - 1,
-                             s->top_k,
-                             s->top_k - 1,
-                             s->top_k + 1,
-                             s->page_tokens,
-                             -1,
-                             0};
-    const int32_t p = r < 7 ? edges[r] : weft_kit_int(&b->c, 0, s->n_tokens);
-    return p < s->n_tokens ? p : s->n_tokens - 1;
-}
-
-static void make_bench(bench *b, uint64_t seed, const shape *s)
-{
-    memset(b, 0, sizeof *b);
-    b->c.seed = seed;
-    b->n_tokens = s->n_tokens;
-    weft_kit_pages_make(&b->c, s->dtype, s->n_tokens, s->page_tokens, s->dim,
-                        &b->pages);
-    for (int32_t t = 0; s->whole && t < s->n_tokens; t++)
-        for (int32_t i = 0; i < s->dim; i++)
-            set_key(b, t, i, (float)weft_kit_int(&b->c, -2, 2));
-    for (int32_t r = 0; r < s->n_row; r++) {
-        const int32_t position = pick_position(b, s, r);
-        b->rows[r] = (weft_row){.pages = position < 0 ? NULL : b->pages.pages,
-                                .position = position};
-    }
-    const int64_t q_stride = (int64_t)s->n_head * s->dim + PAD;
-    const int64_t w_stride = s->n_head + PAD;
-    float *const q = weft_kit_nans(s->n_row * q_stride);
-    float *const w = weft_kit_nans(s->n_row * w_stride);
-    for (int32_t r = 0; r < s->n_row; r++) {
-        for (int64_t i = 0; i < q_stride - PAD; i++)
-            q[r * q_stride + i] = number(b, s, 2.0f);
-        weft_kit_fill(&b->c, w + r * w_stride, 1, s->n_head, w_stride, 1.0f);
-    }
-    b->keys =
-        weft_kit_new((size_t)s->n_row * (size_t)s->top_k, sizeof(int32_t));
-    b->op = (weft_index_select){.keys = b->pages.paged,
-                                .rows = b->rows,
-                                .q = q,
-                                .w = w,
-                                .keys_out = b->keys,
-                                .n_keys_out = b->n_keys,
-                                .q_stride = q_stride,
-                                .w_stride = w_stride,
-                                .n_row = s->n_row,
-                                .n_head = s->n_head,
-                                .head_dim = s->dim,
-                                .top_k = s->top_k,
-                                .n_positions_max = s->n_tokens,
-                                .q_as_pair = s->pair};
-}
-
-static void free_bench(bench *b)
-{
-    weft_mem_free((float *)(uintptr_t)b->op.q);
-    weft_mem_free((float *)(uintptr_t)b->op.w);
-    weft_mem_free(b->keys);
-    weft_kit_pages_free(&b->pages);
-}
-
-/* Rows [row, row + n) of the op on the device; keys_out [n, top_k]. */
-static void select_on_device(const bench *b, int32_t row, int32_t n,
-                             int32_t *keys_out, int32_t *n_keys_out)
-{
-    const weft_device_api *const api = device_kit_open();
-    const weft_index_select *const from = &b->op;
-    const size_t n_page = (size_t)b->pages.n_page, top_k = (size_t)from->top_k;
-    weft_index_select op = *from;
-    int64_t *const pages =
-        device_kit_put(b->pages.pages, n_page * sizeof *pages);
-    weft_row rows[ROWS_MAX];
-    memcpy(rows, b->rows + row, (size_t)n * sizeof *rows);
-    for (int32_t r = 0; r < n; r++)
-        rows[r].pages = rows[r].position < 0 ? NULL : pages;
-    /* Blocks end with the last row's data. */
-    const int64_t n_q =
-        (n - 1) * from->q_stride + (int64_t)from->n_head * from->head_dim;
-    const int64_t n_w = (n - 1) * from->w_stride + from->n_head;
-    memset(keys_out, 0xa5, (size_t)n * top_k * sizeof *keys_out);
-    memset(n_keys_out, 0xa5, (size_t)n * sizeof *n_keys_out);
-    op.keys.base = device_kit_put(b->pages.paged.base, b->pages.bytes);
-    op.rows = device_kit_put(rows, (size_t)n * sizeof *rows);
-    op.q = device_kit_put(from->q + row * from->q_stride,
-                          (size_t)n_q * sizeof *op.q);
-    op.w = device_kit_put(from->w + row * from->w_stride,
-                          (size_t)n_w * sizeof *op.w);
-    op.keys_out =
-        device_kit_put(keys_out, (size_t)n * top_k * sizeof *keys_out);
-    op.n_keys_out = device_kit_put(n_keys_out, (size_t)n * sizeof *n_keys_out);
-    op.n_row = n;
-    api->ops->index_select(NULL, &op);
-    ck_assert_int_eq(api->sync(NULL), WEFT_OK);
-    device_kit_get(keys_out, op.keys_out, (size_t)n * top_k * sizeof *keys_out);
-    device_kit_get(n_keys_out, op.n_keys_out, (size_t)n * sizeof *n_keys_out);
-    device_kit_get(rows, op.rows, (size_t)n * sizeof *rows);
-    for (int32_t r = 0; r < n; r++) {
-        ck_assert_ptr_eq(rows[r].keys, op.keys_out + r * from->top_k);
-        ck_assert_int_eq(rows[r].n_keys, n_keys_out[r]);
-        ck_assert_int_eq(rows[r].position, b->rows[row + r].position);
-    }
-    device_kit_free(pages);
-    device_kit_free(op.keys.base);
-    device_kit_free(op.rows);
-    device_kit_free(op.q);
-    device_kit_free(op.w);
-    device_kit_free(op.keys_out);
-    device_kit_free(op.n_keys_out);
-}
-
-static void select_by_reference(bench *b)
-{
-    weft_index_select op = b->op;
-    const size_t n = (size_t)op.n_row * (size_t)op.top_k;
-    memset(b->keys, 0xa5, n * sizeof *b->keys);
-    op.scratch = weft_kit_new((size_t)b->n_tokens, sizeof *op.scratch);
-    weft_ops_reference()->index_select(NULL, &op);
-    weft_mem_free(op.scratch);
-}
-
-/* Whole output buffers, so that what is past the number of keys stays. */
-static void assert_same(const bench *b, const int32_t *keys,
-                        const int32_t *n_keys, const char *what)
-{
-    const int32_t top_k = b->op.top_k;
-    for (int32_t r = 0; r < b->op.n_row; r++) {
-        ck_assert_msg(n_keys[r] == b->n_keys[r], "%s: row %d has %d keys of %d",
-                      what, r, n_keys[r], b->n_keys[r]);
-        for (int32_t i = 0; i < top_k; i++)
-            ck_assert_msg(keys[r * top_k + i] == b->keys[r * top_k + i],
-                          "%s: row %d at %d, key %d is %d, not %d", what, r,
-                          b->rows[r].position, i, keys[r * top_k + i],
-                          b->keys[r * top_k + i]);
-    }
-}
-
-static const char *describe(const shape *s)
+static const char *describe(const index_shape *s)
 {
     static char text[128];
     (void)snprintf(text, sizeof text,
@@ -213,46 +25,55 @@ static const char *describe(const shape *s)
 }
 
 /* All rows at once, then each alone. */
-static void assert_as_reference(bench *b, const shape *s)
+static void assert_as_reference(index_bench *b, const index_shape *s)
 {
     const int32_t top_k = s->top_k;
     int32_t *const keys =
         weft_kit_new((size_t)s->n_row * (size_t)top_k, sizeof *keys);
-    int32_t n_keys[ROWS_MAX];
-    select_by_reference(b);
-    select_on_device(b, 0, s->n_row, keys, n_keys);
-    assert_same(b, keys, n_keys, describe(s));
+    int32_t n_keys[INDEX_ROWS];
+    index_by_reference(b);
+    index_on_device(b, 0, s->n_row, keys, n_keys);
+    index_assert_same(b, keys, n_keys, describe(s));
     for (int32_t r = 0; r < s->n_row; r++)
-        select_on_device(b, r, 1, keys + (int64_t)r * top_k, n_keys + r);
-    assert_same(b, keys, n_keys, "each row alone");
+        index_on_device(b, r, 1, keys + (int64_t)r * top_k, n_keys + r);
+    index_assert_same(b, keys, n_keys, "each row alone");
     weft_mem_free(keys);
 }
 
-static shape shape_of(int32_t i)
+static index_shape shape_of(int32_t i)
 {
     static const int32_t lengths[] = {1, 17, 63, 64, 65, 130, 200, 97, 33};
     static const int32_t dims[] = {8, 40, 1, 24, 128, 17, 130, 64};
     static const int32_t heads[] = {1, 3, 8, 9, 2, 17, 64, 5, 70, 16, 33};
     static const int32_t tops[] = {7, 1, 16, 64, 31};
     static const int32_t pages[] = {16, 1, 3, 64};
-    return (shape){.dtype = i % 2 == 0 ? WEFT_BF16 : WEFT_F32,
-                   .n_tokens = lengths[i % 9],
-                   .page_tokens = pages[i % 4],
-                   .dim = dims[i / 2 % 8],
-                   .n_head = heads[i % 11],
-                   .top_k = tops[i % 5],
-                   .n_row = 1 + i % 7};
+    return (index_shape){.dtype = i % 2 == 0 ? WEFT_BF16 : WEFT_F32,
+                         .n_tokens = lengths[i % 9],
+                         .page_tokens = pages[i % 4],
+                         .dim = dims[i / 2 % 8],
+                         .n_head = heads[i % 11],
+                         .top_k = tops[i % 5],
+                         .n_row = 1 + i % 7};
+}
+
+/* The same with F8_E4M3 keys, which have a multiple of 4 elements. */
+static index_shape f8_shape_of(int32_t i)
+{
+    index_shape s = shape_of(i);
+    s.dtype = WEFT_F8_E4M3;
+    s.dim = (s.dim + 3) / 4 * 4;
+    return s;
 }
 
 START_TEST(fp32_is_the_reference)
 {
-    for (int32_t i = 0; i < 36; i++) {
-        shape s = shape_of(i);
+    for (int32_t i = 0; i < 60; i++) {
+        index_shape s = i < 36 ? shape_of(i) : f8_shape_of(i);
         s.whole = i % 3 == 2; /* many ties */
-        bench b;
-        make_bench(&b, 100 + (uint64_t)i, &s);
+        index_bench b;
+        index_make(&b, 100 + (uint64_t)i, &s);
         assert_as_reference(&b, &s);
-        free_bench(&b);
+        index_free(&b);
     }
 }
 END_TEST
@@ -260,23 +81,23 @@ END_TEST
 /* Key 5 is 2^-24 above zero, if the second product is not rounded. */
 START_TEST(products_are_fused)
 {
-    const shape s = {WEFT_F32, 9, 4, 32, 1, 1, 1, true, false};
+    const index_shape s = {WEFT_F32, 9, 4, 32, 1, 1, 1, true, false};
     const float q[32] = {-1.0f, [16] = 0x1.001p0f}, one = 1.0f;
     const float key[32] = {0x1.002p0f, [16] = 0x1.001p0f};
-    bench b;
-    make_bench(&b, 300, &s);
+    index_bench b;
+    index_make(&b, 300, &s);
     memcpy((float *)(uintptr_t)b.op.q, q, sizeof q);
     memcpy((float *)(uintptr_t)b.op.w, &one, sizeof one);
     for (int32_t i = 0; i < 9 * 32; i++)
-        set_key(&b, i / 32, i % 32, i / 32 == 5 ? key[i % 32] : 0.0f);
+        index_set_key(&b, i / 32, i % 32, i / 32 == 5 ? key[i % 32] : 0.0f);
     assert_as_reference(&b, &s);
-    free_bench(&b);
+    index_free(&b);
 }
 END_TEST
 
 /* Two heads in a row cancel exactly, and what is added between them is lost: so
  * a score shows the order of heads. */
-static void cancel_heads(bench *b)
+static void cancel_heads(index_bench *b)
 {
     float *const q = (float *)(uintptr_t)b->op.q;
     float *const w = (float *)(uintptr_t)b->op.w;
@@ -292,21 +113,22 @@ static void cancel_heads(bench *b)
 
 START_TEST(matrix_units_are_exact_on_whole_numbers)
 {
-    for (int32_t i = 0; i < 40; i++) {
-        shape s = shape_of(i);
-        s.dtype = WEFT_BF16;
+    for (int32_t i = 0; i < 80; i++) {
+        index_shape s = i < 40 ? shape_of(i) : f8_shape_of(i);
+        if (i < 40) s.dtype = WEFT_BF16;
         s.whole = s.pair = true;
-        bench b;
-        make_bench(&b, 200 + (uint64_t)i, &s);
+        index_bench b;
+        index_make(&b, 200 + (uint64_t)i, &s);
         if (i % 2 == 1) cancel_heads(&b);
         assert_as_reference(&b, &s);
-        free_bench(&b);
+        index_free(&b);
     }
 }
 END_TEST
 
 /* A score in double, and by how much rounding may have moved it. */
-static double score_of(const bench *b, int32_t r, int32_t t, double *error_out)
+static double score_of(const index_bench *b, int32_t r, int32_t t,
+                       double *error_out)
 {
     const weft_index_select *const op = &b->op;
     double score = 0.0, error = 0.0;
@@ -316,7 +138,7 @@ static double score_of(const bench *b, int32_t r, int32_t t, double *error_out)
             const double term =
                 (double)
                     op->q[r * op->q_stride + (int64_t)h * op->head_dim + i] *
-                (double)get_key(b, t, i);
+                (double)index_get_key(b, t, i);
             dot += term;
             size += fabs(term);
         }
@@ -331,7 +153,7 @@ static double score_of(const bench *b, int32_t r, int32_t t, double *error_out)
     return score;
 }
 
-static void assert_best(const bench *b, int32_t r, const int32_t *keys)
+static void assert_best(const index_bench *b, int32_t r, const int32_t *keys)
 {
     const int32_t n = b->rows[r].position + 1, top_k = b->op.top_k;
     double worst = INFINITY, worst_error = 0.0;
@@ -357,35 +179,35 @@ static void assert_best(const bench *b, int32_t r, const int32_t *keys)
 
 START_TEST(matrix_units_take_the_best)
 {
-    for (int32_t i = 0; i < 20; i++) {
-        shape s = shape_of(i);
-        s.dtype = WEFT_BF16;
+    for (int32_t i = 0; i < 40; i++) {
+        index_shape s = i < 20 ? shape_of(i) : f8_shape_of(i);
+        if (i < 20) s.dtype = WEFT_BF16;
         s.pair = true;
-        bench b;
-        make_bench(&b, 300 + (uint64_t)i, &s);
+        index_bench b;
+        index_make(&b, 300 + (uint64_t)i, &s);
         int32_t *const keys =
             weft_kit_new((size_t)s.n_row * (size_t)s.top_k, sizeof *keys);
         int32_t *const one = weft_kit_new((size_t)s.top_k, sizeof *one);
-        int32_t n_keys[ROWS_MAX], n_one;
-        select_on_device(&b, 0, s.n_row, keys, n_keys);
+        int32_t n_keys[INDEX_ROWS], n_one;
+        index_on_device(&b, 0, s.n_row, keys, n_keys);
         for (int32_t r = 0; r < s.n_row; r++) {
             const int32_t *const mine = keys + (int64_t)r * s.top_k;
             const bool all = b.rows[r].position < s.top_k;
             ck_assert_int_eq(n_keys[r], all ? b.rows[r].position + 1 : s.top_k);
             if (!all) assert_best(&b, r, mine);
-            select_on_device(&b, r, 1, one, &n_one);
+            index_on_device(&b, r, 1, one, &n_one);
             ck_assert_int_eq(memcmp(one, mine, (size_t)s.top_k * sizeof *one),
                              0);
         }
         weft_mem_free(keys);
         weft_mem_free(one);
-        free_bench(&b);
+        index_free(&b);
     }
 }
 END_TEST
 
 /* Scores so small that most are rounded to zeros, of either sign. */
-static void shrink_scores(bench *b)
+static void shrink_scores(index_bench *b)
 {
     float *const q = (float *)(uintptr_t)b->op.q;
     float *const w = (float *)(uintptr_t)b->op.w;
@@ -394,32 +216,43 @@ static void shrink_scores(bench *b)
         w[i] = weft_kit_int(&b->c, 0, 2) == 0 ? 0x1p-149f : -0x1p-149f;
 }
 
+/* A key of that kind: NaN, far above or below all others, zeros. */
+static void set_kind(index_bench *b, int32_t t, int32_t kind, float largest)
+{
+    const bool f8 = b->op.keys.dtype == WEFT_F8_E4M3;
+    const float far = f8 ? 448.0f : largest;
+    if (kind == 0 && f8) index_set_scale(b, t, NAN);
+    if (kind == 0 && !f8) index_set_key(b, t, t % 8, NAN);
+    if (kind == 1) index_set_key(b, t, t % 8, far);
+    if (kind == 2) index_set_key(b, t, t % 8, -far);
+    if (kind == 1 && f8) index_set_scale(b, t, 0x1p120f);
+    for (int32_t k = 0; kind == 3 && k < 8; k++) index_set_key(b, t, k, 0);
+}
+
 /* Zeros of both signs, NaN, infinities, and scores that are equal. */
 START_TEST(order_is_that_of_all_numbers)
 {
-    for (int32_t i = 0; i < 24; i++) {
-        const shape s = {.dtype = i % 3 == 0 ? WEFT_F32 : WEFT_BF16,
-                         .n_tokens = 150,
-                         .page_tokens = 16,
-                         .dim = 8,
-                         .n_head = 1 + i % 4,
-                         .top_k = 20 + i,
-                         .n_row = 3,
-                         .whole = true,
-                         .pair = i % 3 == 1};
-        bench b;
-        make_bench(&b, 400 + (uint64_t)i, &s);
+    for (int32_t i = 0; i < 48; i++) {
+        const index_shape s = {.dtype = i >= 24      ? WEFT_F8_E4M3
+                                        : i % 3 == 0 ? WEFT_F32
+                                                     : WEFT_BF16,
+                               .n_tokens = 150,
+                               .page_tokens = 16,
+                               .dim = 8,
+                               .n_head = 1 + i % 4,
+                               .top_k = 20 + i % 24,
+                               .n_row = 3,
+                               .whole = true,
+                               .pair = i % 3 == 1};
+        index_bench b;
+        index_make(&b, 400 + (uint64_t)i, &s);
         for (int32_t t = 0; t < s.n_tokens; t++) {
-            const int32_t kind = weft_kit_int(&b.c, 0, i < 12 ? 9 : 3);
-            if (kind == 0) set_key(&b, t, t % 8, NAN);
-            const float largest = s.pair ? 0x1p126f : INFINITY;
-            if (kind == 1) set_key(&b, t, t % 8, largest);
-            if (kind == 2) set_key(&b, t, t % 8, -largest);
-            for (int32_t k = 0; kind == 3 && k < 8; k++) set_key(&b, t, k, 0);
+            const int32_t kind = weft_kit_int(&b.c, 0, i % 24 < 12 ? 9 : 3);
+            set_kind(&b, t, kind, s.pair ? 0x1p126f : INFINITY);
         }
         if (i % 4 == 0) shrink_scores(&b);
         assert_as_reference(&b, &s);
-        free_bench(&b);
+        index_free(&b);
     }
 }
 END_TEST
@@ -427,29 +260,30 @@ END_TEST
 /* The same keys on other pages give the same choice. */
 START_TEST(pages_do_not_matter)
 {
-    for (int32_t i = 0; i < 8; i++) {
-        shape s = shape_of(2 * i + 6);
+    for (int32_t i = 0; i < 16; i++) {
+        index_shape s = i < 8 ? shape_of(2 * i + 6) : f8_shape_of(2 * i);
         s.n_tokens = 150;
         s.pair = i % 2 == 0;
-        bench b, other;
-        make_bench(&b, 500 + (uint64_t)i, &s);
-        s.page_tokens = 1 + i * 5;
-        make_bench(&other, 600 + (uint64_t)i, &s);
+        const size_t key_bytes = (size_t)s.dim * weft_dtype_bytes(s.dtype) +
+                                 (s.dtype == WEFT_F8_E4M3 ? 4 : 0);
+        index_bench b, other;
+        index_make(&b, 500 + (uint64_t)i, &s);
+        s.page_tokens = 1 + i % 8 * 5;
+        index_make(&other, 600 + (uint64_t)i, &s);
         for (int32_t t = 0; t < s.n_tokens; t++)
-            for (int32_t k = 0; k < s.dim; k++)
-                set_key(&other, t, k, get_key(&b, t, k));
+            memcpy(index_key_at(&other, t), index_key_at(&b, t), key_bytes);
         memcpy((float *)(uintptr_t)other.op.q, b.op.q,
                sizeof(float) * (size_t)(b.op.q_stride * s.n_row));
         memcpy((float *)(uintptr_t)other.op.w, b.op.w,
                sizeof(float) * (size_t)(b.op.w_stride * s.n_row));
         for (int32_t r = 0; r < s.n_row; r++)
             other.rows[r].position = b.rows[r].position;
-        int32_t n_keys[ROWS_MAX];
-        select_on_device(&b, 0, s.n_row, b.keys, b.n_keys);
-        select_on_device(&other, 0, s.n_row, other.keys, n_keys);
-        assert_same(&b, other.keys, n_keys, "other pages");
-        free_bench(&b);
-        free_bench(&other);
+        int32_t n_keys[INDEX_ROWS];
+        index_on_device(&b, 0, s.n_row, b.keys, b.n_keys);
+        index_on_device(&other, 0, s.n_row, other.keys, n_keys);
+        index_assert_same(&b, other.keys, n_keys, "other pages");
+        index_free(&b);
+        index_free(&other);
     }
 }
 END_TEST
@@ -475,7 +309,7 @@ static int by_position(const void *x, const void *y)
 }
 
 /* By sorting; numbers are small and whole, so that any sum is exact. */
-static void select_by_sorting(bench *b, int32_t r)
+static void select_by_sorting(index_bench *b, int32_t r)
 {
     const weft_index_select *const op = &b->op;
     const int32_t n = b->rows[r].position + 1,
@@ -487,7 +321,7 @@ static void select_by_sorting(bench *b, int32_t r)
             float dot = 0.0f;
             for (int32_t i = 0; i < op->head_dim; i++)
                 dot += op->q[r * op->q_stride + h * op->head_dim + i] *
-                       get_key(b, t, i);
+                       index_get_key(b, t, i);
             list[t].score += op->w[r * op->w_stride + h] * fmaxf(dot, 0.0f);
         }
     }
@@ -499,14 +333,14 @@ static void select_by_sorting(bench *b, int32_t r)
     weft_mem_free(list);
 }
 
-static void assert_long(const shape *s, const int32_t *positions,
+static void assert_long(const index_shape *s, const int32_t *positions,
                         int32_t n_positions_max)
 {
-    bench b;
-    make_bench(&b, 700 + (uint64_t)s->n_tokens, s);
+    index_bench b;
+    index_make(&b, 700 + (uint64_t)s->n_tokens, s);
     float *const w = (float *)(uintptr_t)b.op.w;
     b.op.n_positions_max = n_positions_max;
-    for (int32_t i = 0; i < s->n_row * (s->n_head + PAD); i++)
+    for (int32_t i = 0; i < s->n_row * (s->n_head + INDEX_PAD); i++)
         w[i] = (float)(1 + i % 3);
     memset(b.keys, 0xa5, (size_t)s->n_row * (size_t)s->top_k * sizeof *b.keys);
     for (int32_t r = 0; r < s->n_row; r++) {
@@ -515,26 +349,29 @@ static void assert_long(const shape *s, const int32_t *positions,
     }
     int32_t *const keys =
         weft_kit_new((size_t)s->n_row * (size_t)s->top_k, sizeof *keys);
-    int32_t n_keys[ROWS_MAX];
-    select_on_device(&b, 0, s->n_row, keys, n_keys);
-    assert_same(&b, keys, n_keys, describe(s));
+    int32_t n_keys[INDEX_ROWS];
+    index_on_device(&b, 0, s->n_row, keys, n_keys);
+    index_assert_same(&b, keys, n_keys, describe(s));
     weft_mem_free(keys);
-    free_bench(&b);
+    index_free(&b);
 }
 
 START_TEST(long_rows_are_chosen_in_segments)
 {
     (void)device_kit_open_scratch(8 << 20);
-    shape s = {.dtype = WEFT_BF16,
-               .n_tokens = 33500,
-               .page_tokens = 64,
-               .dim = 4,
-               .n_head = 2,
-               .top_k = 100,
-               .n_row = 7,
-               .whole = true,
-               .pair = true};
+    index_shape s = {.dtype = WEFT_BF16,
+                     .n_tokens = 33500,
+                     .page_tokens = 64,
+                     .dim = 4,
+                     .n_head = 2,
+                     .top_k = 100,
+                     .n_row = 7,
+                     .whole = true,
+                     .pair = true};
     const int32_t positions[] = {33499, 16383, 16384, 99, 16483, 32768, 5000};
+    assert_long(&s, positions, s.n_tokens);
+    s.dtype = WEFT_F8_E4M3;
+    s.n_row = 3;
     assert_long(&s, positions, s.n_tokens);
     s.pair = false;
     s.dtype = WEFT_F32;
@@ -553,15 +390,15 @@ END_TEST
 START_TEST(small_scratch_cuts_rows_and_spans)
 {
     (void)device_kit_open_scratch(1 << 20);
-    shape s = {.dtype = WEFT_BF16,
-               .n_tokens = 300,
-               .page_tokens = 16,
-               .dim = 4,
-               .n_head = 2,
-               .top_k = 10,
-               .n_row = 5,
-               .whole = true,
-               .pair = true};
+    index_shape s = {.dtype = WEFT_BF16,
+                     .n_tokens = 300,
+                     .page_tokens = 16,
+                     .dim = 4,
+                     .n_head = 2,
+                     .top_k = 10,
+                     .n_row = 5,
+                     .whole = true,
+                     .pair = true};
     const int32_t positions[] = {299, 5, 150, 10, 298};
     assert_long(&s, positions, 100000);  /* two rows */
     assert_long(&s, positions, 240000);  /* one */

@@ -291,14 +291,17 @@ static unsigned char *store_on_device(const weft_store *op,
     return got;
 }
 
-static void store_case(weft_kernel_check *c, int32_t i, bool lost)
+static void store_case(weft_kernel_check *c, int32_t i, bool lost, bool f8)
 {
     static const int32_t widths[] = {1, 4, 15, 16, 17, 33, 64, 130, 576};
     static const int32_t page_sizes[] = {1, 3, 4, 16, 64};
-    const int32_t width = widths[i % 9], n_tokens = 70;
+    const int32_t n_tokens = 70;
+    const int32_t width = f8 ? (widths[i % 9] + 3) / 4 * 4 : widths[i % 9];
+    const weft_dtype dtype = f8             ? WEFT_F8_E4M3
+                             : (i & 8) != 0 ? WEFT_F32
+                                            : WEFT_BF16;
     weft_kit_pages pages;
-    weft_kit_pages_make(c, (i & 8) != 0 ? WEFT_F32 : WEFT_BF16, n_tokens,
-                        page_sizes[i % 5], width, &pages);
+    weft_kit_pages_make(c, dtype, n_tokens, page_sizes[i % 5], width, &pages);
     const int32_t n_row = weft_kit_int(c, 1, 20);
     const int32_t first = weft_kit_int(c, 0, n_tokens - n_row);
     const int64_t stride = i % 3 == 0 ? width + 1 : (width + 3) / 4 * 4 + 4;
@@ -309,6 +312,8 @@ static void store_case(weft_kernel_check *c, int32_t i, bool lost)
     float *const x = weft_kit_nans(rows_span(n_row, stride, width));
     weft_kit_fill(c, x, n_row, width, stride, 2.0f);
     x[0] = NAN;
+    for (int32_t r = 0; r < n_row && f8; r += 2)
+        weft_kit_key_edge(x + r * stride, width, i + r / 2);
     weft_store op = {.to = pages.paged,
                      .rows = rows,
                      .x = x,
@@ -339,7 +344,8 @@ START_TEST(store_writes_what_the_reference_does)
 {
     (void)device_kit_open();
     weft_kernel_check c = {.seed = 24};
-    for (int32_t i = 0; i < 90; i++) store_case(&c, i, false);
+    for (int32_t i = 0; i < 90; i++) store_case(&c, i, false, false);
+    for (int32_t i = 0; i < 90; i++) store_case(&c, i, false, true);
 }
 END_TEST
 
@@ -347,7 +353,7 @@ START_TEST(store_skips_pages_that_are_not_held)
 {
     (void)device_kit_open();
     weft_kernel_check c = {.seed = 25};
-    for (int32_t i = 0; i < 30; i++) store_case(&c, i, true);
+    for (int32_t i = 0; i < 60; i++) store_case(&c, i, true, i >= 30);
 }
 END_TEST
 
