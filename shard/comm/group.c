@@ -46,9 +46,8 @@ void weft_comm_group_wait(weft_comm_group *group, uint64_t deadline_ns)
     (void)pthread_cond_timedwait(&group->changed, &group->lock, &until);
 }
 
-/* What one rank could not do ends the group; what is told is the first reason,
- * which may be another's. */
-static weft_status fail(weft_comm_rank *rank, weft_err *own, weft_err *err)
+weft_status weft_comm_rank_fail(weft_comm_rank *rank, weft_err *own,
+                                weft_err *err)
 {
     (void)WEFT_WRAP(own, own->status, "group %s: rank %d", rank->group->name,
                     (int)rank->rank);
@@ -100,11 +99,11 @@ static void set_shape(weft_comm_group *g, const weft_comm_group_options *o)
     g->n_ranks = o->n_ranks;
     g->rows_max = o->rows_max;
     g->width_max = o->width_max;
-    /* Narrower rows may be more, of no more floats. */
     g->gather_rows_max = gather_rows(g, o->width_max);
 }
 
-/* Of a rank: [n_ranks][part rows][width], and what is heard of others. */
+/* Of a rank: [n_ranks][part rows][width], where there are shares, and what is
+ * heard of others. */
 typedef struct sizes {
     int64_t parts_bytes, heard_bytes;
 } sizes;
@@ -114,7 +113,8 @@ static sizes sizes_of(const weft_comm_group *g)
     const int64_t row_bytes = 4 * (int64_t)g->n_ranks * g->width_max;
     const int32_t part = part_rows(g, g->rows_max);
     const int32_t heard = part > g->gather_rows_max ? part : g->gather_rows_max;
-    return (sizes){part * row_bytes, heard * row_bytes};
+    const bool shares = g->rows_max > g->gather_rows_max;
+    return (sizes){shares ? part * row_bytes : 0, heard * row_bytes};
 }
 
 int64_t weft_comm_group_bytes(const weft_comm_group_options *options)
@@ -129,12 +129,13 @@ static weft_status take_memory(weft_comm_rank *r, weft_err *err)
 {
     const sizes n = sizes_of(r->group);
     void *at = NULL;
-    WEFT_TRY(weft_memory_alloc(&r->memory, n.parts_bytes, "parts of sums", &at,
-                               err));
-    r->parts = at;
     WEFT_TRY(weft_memory_alloc(&r->memory, n.heard_bytes, "sums of other ranks",
                                &at, err));
     r->heard = at;
+    if (n.parts_bytes == 0) return WEFT_OK;
+    WEFT_TRY(weft_memory_alloc(&r->memory, n.parts_bytes, "parts of sums", &at,
+                               err));
+    r->parts = at;
     return WEFT_OK;
 }
 
@@ -215,7 +216,7 @@ weft_status weft_comm_rank_join(weft_comm_rank *rank, weft_err *err)
     weft_err own = {0};
     const uint64_t deadline = weft_clock_now_ns() + rank->group->join_ns;
     if (rank->group->way->join(rank, deadline, &own) == WEFT_OK) return WEFT_OK;
-    return fail(rank, &own, err);
+    return weft_comm_rank_fail(rank, &own, err);
 }
 
 weft_status weft_comm_rank_check(weft_comm_rank *rank, weft_err *err)
@@ -223,7 +224,7 @@ weft_status weft_comm_rank_check(weft_comm_rank *rank, weft_err *err)
     weft_err own = {0};
     WEFT_TRY(weft_comm_group_reason(rank->group, err));
     if (rank->group->way->check(rank, &own) == WEFT_OK) return WEFT_OK;
-    return fail(rank, &own, err);
+    return weft_comm_rank_fail(rank, &own, err);
 }
 
 /* Following. --------------------------------------------------------------- */
@@ -233,27 +234,41 @@ int32_t weft_comm_rank_index(const weft_comm_rank *rank)
     return rank->rank;
 }
 
+/* The lock is held. */
+static void tell(weft_comm_group *g, weft_status own, const weft_err *err)
+{
+    g->n_told++;
+    g->told = (weft_err){0};
+    if (own != WEFT_OK && err != NULL) g->told = *err;
+    g->told.status = own;
+    pthread_cond_broadcast(&g->changed);
+}
+
+/* What was told at that turn, or the reason of the abort. */
+static weft_err hear(weft_comm_group *g, uint64_t turn)
+{
+    pthread_mutex_lock(&g->lock);
+    while (g->n_told < turn && g->why.status == WEFT_OK)
+        (void)pthread_cond_wait(&g->changed, &g->lock);
+    const bool is_last = g->n_told == turn && g->told.status != WEFT_OK;
+    const weft_err heard = is_last ? g->told : g->why;
+    pthread_mutex_unlock(&g->lock);
+    return heard;
+}
+
 weft_status weft_comm_follow(weft_comm_rank *rank, weft_status own,
                              weft_err *err)
 {
     weft_comm_group *const g = rank->group;
-    weft_status st = own;
-    const uint64_t turn = ++rank->n_followed;
-    pthread_mutex_lock(&g->lock);
     if (rank->rank == 0) {
-        g->n_told = turn;
-        g->told = own;
-        pthread_cond_broadcast(&g->changed);
-    } else {
-        while (g->n_told < turn && g->why.status == WEFT_OK)
-            (void)pthread_cond_wait(&g->changed, &g->lock);
-        st = g->n_told == turn ? g->told : WEFT_OK;
+        pthread_mutex_lock(&g->lock);
+        tell(g, own, err);
+        pthread_mutex_unlock(&g->lock);
+        return own != WEFT_OK ? own : weft_comm_group_reason(g, err);
     }
-    const weft_err why = g->why;
-    pthread_mutex_unlock(&g->lock);
-    if (why.status == WEFT_OK) return st;
-    if (err != NULL && st == WEFT_OK) *err = why;
-    return st == WEFT_OK ? why.status : st;
+    const weft_err heard = hear(g, ++rank->n_followed);
+    if (heard.status != WEFT_OK && err != NULL) *err = heard;
+    return heard.status;
 }
 
 /* Sums. -------------------------------------------------------------------- */
@@ -323,5 +338,5 @@ weft_status weft_comm_sum_rows(weft_comm_rank *rank, weft_threads *threads,
     const weft_status st = n_row <= g->gather_rows_max
                                ? sum_whole(rank, threads, &s, &own)
                                : sum_shares(rank, threads, &s, &own);
-    return st == WEFT_OK ? WEFT_OK : fail(rank, &own, err);
+    return st == WEFT_OK ? WEFT_OK : weft_comm_rank_fail(rank, &own, err);
 }

@@ -74,10 +74,15 @@ WEFT_MUST_CHECK weft_status weft_comm_sum_rows(weft_comm_rank *rank,
 int32_t weft_comm_rank_index(const weft_comm_rank *rank);
 
 /* What rank 0 alone can know: it says how it went, and the others wait until it
- * has, whatever they give as `own`. All return what rank 0 gave. The reason of
- * the abort, where there was one. */
+ * has, whatever they give as `own`. All return what rank 0 gave, with the text
+ * of its err. The reason of the abort, where there was one. */
 WEFT_MUST_CHECK weft_status weft_comm_follow(weft_comm_rank *rank,
                                              weft_status own, weft_err *err);
+
+/* Ends the group for what this rank could not do, which `own` says; the reason
+ * of the abort, which may be another's. */
+weft_status weft_comm_rank_fail(weft_comm_rank *rank, weft_err *own,
+                                weft_err *err);
 
 /* After a sync: whether all sums so far were whole. On a device that is where a
  * rank that failed is heard of. */

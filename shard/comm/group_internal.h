@@ -28,7 +28,7 @@ struct weft_comm_rank {
     int32_t rank;
     weft_memory memory;
     const weft_ops *ops;
-    float *parts;     /* [n_ranks][part_rows][width_max] */
+    float *parts;     /* [n_ranks][part_rows][width_max]; NULL: no shares */
     float *heard;     /* [n_ranks][heard_rows][width_max] */
     weft_comm *comm;  /* near; made by the rank, aborted under the lock */
     const void *from; /* local: what it shows the others */
@@ -46,10 +46,10 @@ struct weft_comm_group {
     /* Under the lock. */
     int32_t n_here;
     uint64_t round;
-    uint64_t n_told;  /* by rank 0, to be followed */
-    weft_status told; /* the last of them; those before were all OK, since what
-                         is not ends a step, and all ranks end it together */
-    weft_err why;     /* WEFT_OK: nothing has failed */
+    uint64_t n_told; /* by rank 0, to be followed */
+    weft_err told;   /* the last of them; those before were all OK, since what
+                        is not ends a step, and all ranks end it together */
+    weft_err why;    /* WEFT_OK: nothing has failed */
     weft_comm_rank ranks[WEFT_COMM_GROUP_RANKS_MAX];
 };
 

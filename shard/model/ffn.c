@@ -336,7 +336,6 @@ void weft_forward_ffn_ask(weft_forward *f, int32_t layer, int32_t n_rows)
 static weft_status collect(weft_forward *f, weft_err *err)
 {
     const weft_experts *const experts = f->options.experts;
-    if (!weft_forward_leads(f)) return WEFT_OK;
     if (f->ask_status != WEFT_OK) {
         if (err != NULL) *err = f->ask_err;
         return f->ask_status;
@@ -349,10 +348,22 @@ static weft_status collect(weft_forward *f, weft_err *err)
     return WEFT_OK;
 }
 
+/* Rank 0 may wait in a sum for a device that has failed: whose thread hears of
+ * it here, before it waits for rank 0. */
+static weft_status follow(weft_forward *f, weft_err *err)
+{
+    weft_comm_rank *const rank = f->options.rank;
+    weft_err own = {0};
+    if (weft_memory_sync(&f->memory, &own) != WEFT_OK)
+        return weft_comm_rank_fail(rank, &own, err);
+    return weft_comm_follow(rank, WEFT_OK, err);
+}
+
 weft_status weft_forward_ffn_collect(weft_forward *f, weft_err *err)
 {
     if (!f->is_away) return WEFT_OK;
     f->is_away = false;
+    if (!weft_forward_leads(f)) return follow(f, err);
     const weft_status st = collect(f, err);
     return f->options.rank == NULL ? st
                                    : weft_comm_follow(f->options.rank, st, err);
@@ -360,8 +371,9 @@ weft_status weft_forward_ffn_collect(weft_forward *f, weft_err *err)
 
 void weft_forward_ffn_abandon(weft_forward *f)
 {
-    if (!f->is_away) return;
+    const bool asked = f->is_away && weft_forward_leads(f);
     f->is_away = false;
+    if (!asked) return;
     const weft_status st = collect(f, NULL);
     (void)st;
 }

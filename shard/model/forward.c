@@ -78,6 +78,7 @@ void weft_forward_get_graphs(const weft_forward *forward,
 void weft_forward_set_hooks(weft_forward *forward,
                             const weft_forward_hooks *hooks)
 {
+    WEFT_ASSERT(hooks == NULL || forward->options.rank == NULL);
     forward->hooks = hooks == NULL ? (weft_forward_hooks){0} : *hooks;
 }
 
@@ -256,9 +257,12 @@ static weft_status wait_at(weft_forward *f, int32_t at, weft_err *err)
 
 static weft_status end_step(const weft_forward *f, weft_err *err)
 {
-    WEFT_TRY(weft_memory_sync(&f->memory, err));
-    return f->options.rank == NULL ? WEFT_OK
-                                   : weft_comm_rank_check(f->options.rank, err);
+    weft_comm_rank *const rank = f->options.rank;
+    weft_err own = {0};
+    if (rank == NULL) return weft_memory_sync(&f->memory, err);
+    if (weft_memory_sync(&f->memory, &own) != WEFT_OK)
+        return weft_comm_rank_fail(rank, &own, err);
+    return weft_comm_rank_check(rank, err);
 }
 
 weft_status weft_forward_step(weft_forward *f, const weft_batch *batch,

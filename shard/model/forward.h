@@ -16,8 +16,8 @@
  * Graphs. On a device a step of few rows is filled up to one of a few numbers
  * of rows, and its ops are kept as a graph (kernels/device.h) and replayed by
  * the next steps of that size: a decode step costs the host one launch, or one
- * for each question to experts elsewhere and one more. A row's bits are the
- * same with and without. Not with hooks, nor in pairs.
+ * more for each question to experts elsewhere and each sum over ranks. A row's
+ * bits are the same with and without. Not with hooks, nor in pairs.
  *
  * Threads: the engine's. Nothing allocates after create.
  */
@@ -68,6 +68,7 @@ typedef struct weft_forward_options {
      * before it is rounded; rank 0 alone embeds, asks experts elsewhere and
      * gives logits. */
     weft_comm_rank *rank; /* borrowed */
+    bool follows;         /* not rank 0 */
 } weft_forward_options;
 
 /* Host bytes of the step's buffers; and those of a device, if there is one and
@@ -83,6 +84,7 @@ WEFT_MUST_CHECK weft_status weft_forward_create(
     const weft_kv_store *store, const weft_forward_options *options,
     weft_forward **forward_out, weft_err *err);
 void weft_forward_destroy(weft_forward *forward); /* NULL is fine */
+/* Alone only: other ranks would not hear of them. */
 void weft_forward_set_hooks(weft_forward *forward,
                             const weft_forward_hooks *hooks);
 

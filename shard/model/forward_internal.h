@@ -121,8 +121,7 @@ static inline weft_round weft_forward_input_round(const weft_forward *f,
 /* Alone, or rank 0 of several. */
 static inline bool weft_forward_leads(const weft_forward *f)
 {
-    return f->options.rank == NULL ||
-           weft_comm_rank_index(f->options.rank) == 0;
+    return !f->options.follows;
 }
 
 /* How an output of attention or of the second half of a layer is rounded:

@@ -173,7 +173,9 @@ static void plan_ffn(weft_forward *f, blocks *b)
         larger(c->intermediate_size, c->shared_intermediate_size);
     f->mlp_gate = take_floats(b, rows, width);
     f->mlp_up = take_floats(b, rows, width);
-    if (!has_moe(c)) return;
+    /* Where experts are elsewhere they are rank 0's alone. */
+    if (!has_moe(c) || (f->options.follows && f->options.experts != NULL))
+        return;
     const int64_t slots = rows * c->top_k;
     f->shared_out = take_floats(b, rows, c->hidden_size);
     f->router_logits = take_floats(b, rows, c->n_expert);

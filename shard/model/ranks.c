@@ -38,6 +38,7 @@ struct weft_ranks {
 static weft_forward_options follower_options(const weft_forward_options *lead)
 {
     weft_forward_options o = *lead;
+    o.follows = true;
     o.max_logits_rows = 1;
     return o;
 }
@@ -131,19 +132,15 @@ static weft_status compute(follower *f, weft_err *err)
                        : weft_forward_step(f->forward, &r->a, err);
 }
 
-/* What experts elsewhere have answered is no fault of this rank. */
-static bool is_given_up(weft_status st)
-{
-    return st == WEFT_UNAVAILABLE || st == WEFT_CANCELLED;
-}
-
-static void follow(follower *f)
+/* What fails here has ended the group, or is no fault of this rank: what
+ * experts elsewhere have answered. One that has not joined computes nothing;
+ * but rank 0 may have joined all the same, and waits for everybody. */
+static void follow(follower *f, bool joined)
 {
     weft_err err = {0};
     for (uint64_t seen = 0; wait_for_turn(f, seen); seen++) {
-        const weft_status st = compute(f, &err);
-        if (st != WEFT_OK && !is_given_up(st))
-            weft_comm_group_abort(f->ranks->group, &err);
+        const weft_status st = joined ? compute(f, &err) : WEFT_OK;
+        (void)st;
         end_turn(f->ranks);
     }
 }
@@ -154,10 +151,10 @@ static void *run(void *arg)
     weft_err err = {0};
     weft_status st = make_parts(f, &err);
     if (st != WEFT_OK)
-        weft_comm_group_abort(f->ranks->group, &err);
+        (void)weft_comm_rank_fail(f->rank, &err, NULL);
     else
         st = weft_comm_rank_join(f->rank, &err);
-    if (st == WEFT_OK) follow(f);
+    follow(f, st == WEFT_OK);
     free_parts(f);
     return NULL;
 }
@@ -267,6 +264,12 @@ static void wait_for_others(weft_ranks *r)
     pthread_mutex_lock(&r->lock);
     while (r->n_busy > 0) (void)pthread_cond_wait(&r->changed, &r->lock);
     pthread_mutex_unlock(&r->lock);
+}
+
+/* What experts elsewhere have answered ends a step, not the stage. */
+static bool is_given_up(weft_status st)
+{
+    return st == WEFT_UNAVAILABLE || st == WEFT_CANCELLED;
 }
 
 weft_status weft_ranks_end(weft_ranks *ranks, weft_status own, weft_err *err)

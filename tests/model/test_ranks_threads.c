@@ -1,8 +1,8 @@
 /* A stage of several ranks (tensor parallel): the golden logits for each
  * degree, in a prefill, token by token and in chunks; a request's bits whatever
  * its company, chunks and pages, as with one rank; experts elsewhere, which
- * rank 0 alone asks: in halves, and again when they were gone; degrees that
- * cannot be. */
+ * rank 0 alone asks: in halves, again when they were gone, and broken; degrees
+ * that cannot be. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -249,6 +249,61 @@ START_TEST(a_step_again_gives_the_same_bits)
 }
 END_TEST
 
+static const weft_model_config *with_experts(void *arg,
+                                             weft_engine_options *engine)
+{
+    const apart *const a = arg;
+    engine->experts = &a->experts->seam;
+    engine->pair_rows = 2;
+    return &a->h.config;
+}
+
+/* What only rank 0 has heard of ends the jobs of the stage, and no rank is left
+ * waiting. */
+START_TEST(experts_that_fail_for_good_end_the_stage)
+{
+    int32_t ids[2][N_IDS];
+    const degree d = {"v32", 4};
+    const harness_run run = {.chunk_tokens = 8};
+    apart a = open_apart(&d);
+    add_experts(&a);
+    atomic_store(&a.experts->broken, true);
+    const crowd_watch watch = {.arg = &a, .on_make = with_experts};
+    crowd_job jobs[2];
+    for (int32_t i = 0; i < 2; i++) {
+        make_ids(ids[i], N_IDS, i);
+        jobs[i] = crowd_make(ids[i], 1 + 20 * i, NEW);
+    }
+    (void)crowd_run_watched(&a.h, jobs, 2, &run, 1 + _i, &watch);
+    for (int32_t i = 0; i < 2; i++) {
+        ck_assert_int_eq(jobs[i].finish, WEFT_FINISH_FAILED);
+        ck_assert_int_eq(jobs[i].status, WEFT_INTERNAL);
+        crowd_free(&jobs[i]);
+    }
+    close_apart(&a);
+}
+END_TEST
+
+/* Rows of experts elsewhere are the larger part of a step's buffers. */
+START_TEST(other_ranks_have_no_rows_of_experts_elsewhere)
+{
+    harness h = harness_open(FIXTURES "v32", WEFT_EXACT);
+    const weft_experts elsewhere = {0};
+    weft_forward_options o = {.max_rows = 64,
+                              .max_logits_rows = 1,
+                              .max_context = 64,
+                              .ops = harness_ops(NULL),
+                              .n_threads = 1,
+                              .experts = &elsewhere};
+    const int64_t lead = weft_forward_bytes(&h.config, &o, NULL);
+    o.follows = true;
+    const int64_t other = weft_forward_bytes(&h.config, &o, NULL);
+    const int64_t pairs = 64 * h.config.top_k;
+    ck_assert_int_ge(lead - other, pairs * h.config.hidden_size * 4);
+    harness_close(&h);
+}
+END_TEST
+
 /* -- degrees that cannot be ------------------------------------------------ */
 
 START_TEST(a_degree_that_cannot_be_is_refused)
@@ -287,6 +342,8 @@ static void add_tests(TCase *tests)
     tcase_add_loop_test(tests, experts_elsewhere_give_the_golden_logits, 0,
                         N_DEGREES);
     tcase_add_loop_test(tests, a_step_again_gives_the_same_bits, 0, 4);
+    tcase_add_loop_test(tests, experts_that_fail_for_good_end_the_stage, 0, 2);
+    tcase_add_test(tests, other_ranks_have_no_rows_of_experts_elsewhere);
     tcase_add_test(tests, a_degree_that_cannot_be_is_refused);
 }
 

@@ -71,6 +71,9 @@ static weft_status collect(void *arg, const weft_experts_call *call,
     const int every = atomic_load(&f->fail_every);
     ck_assert(f->away[call->lane]);
     f->away[call->lane] = false;
+    if (atomic_load(&f->broken))
+        return WEFT_FAIL(err, WEFT_INTERNAL, "layer %d: experts are broken",
+                         call->layer);
     if (take_one(&f->fail_collects) || (every > 0 && n % every == 0)) {
         (void)atomic_fetch_add(&f->n_failed, 1);
         return WEFT_FAIL(err, WEFT_UNAVAILABLE, "layer %d: experts are gone",

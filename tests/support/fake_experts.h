@@ -16,6 +16,7 @@ typedef struct fake_experts {
     weft_experts seam;
     bool away[WEFT_STEP_LANES];
     atomic_bool gone;         /* begin says UNAVAILABLE */
+    atomic_bool broken;       /* collect says INTERNAL */
     atomic_int fail_begins;   /* so many of the next begins fail */
     atomic_int fail_collects; /* and of the next collects */
     /* Every n-th collect fails; 0: none. */

@@ -48,6 +48,82 @@ START_TEST(the_sum_is_rounded_and_not_its_parts)
 }
 END_TEST
 
+/* -- what rank 0 alone can know -------------------------------------------- */
+
+static void follow_rank(weft_comm_rank *rank, const weft_memory *memory,
+                        int32_t i, void *arg)
+{
+    static const weft_status turns[] = {WEFT_OK, WEFT_UNAVAILABLE, WEFT_OK,
+                                        WEFT_INTERNAL};
+    (void)memory;
+    (void)arg;
+    for (size_t t = 0; t < sizeof turns / sizeof *turns; t++) {
+        weft_err told = {0};
+        weft_status own = WEFT_OK;
+        if (i == 0 && turns[t] != WEFT_OK)
+            own = WEFT_FAIL(&told, turns[t], "turn %zu", t);
+        ck_assert_int_eq(weft_comm_follow(rank, own, &told), turns[t]);
+        ck_assert_int_eq(told.status, turns[t]);
+        ck_assert_msg(turns[t] == WEFT_OK || strstr(told.text, "turn") != NULL,
+                      "rank %d: \"%s\"", i, told.text);
+        /* What is told ends a step, not the group, and is heard of by all
+         * before the next one begins. */
+        float x[1] = {1.0F};
+        OK(weft_comm_sum_rows(rank, NULL, x, 1, 1, WEFT_ROUND_NONE, &err));
+        ck_assert(x[0] == 3.0F);
+    }
+}
+
+START_TEST(others_hear_what_rank_0_says)
+{
+    group_kit_run(group_kit_create(3, hosts, weft_ops_reference()), hosts, 3,
+                  follow_rank, NULL);
+}
+END_TEST
+
+/* Rank 0 says nothing; rank 1 waits for it, and rank 2 fails. */
+static void fail_rank(weft_comm_rank *rank, const weft_memory *memory,
+                      int32_t i, void *arg)
+{
+    weft_err own = {0}, told = {0};
+    weft_status st = WEFT_OK;
+    (void)memory;
+    (void)arg;
+    if (i == 0)
+        while ((st = weft_comm_rank_check(rank, &told)) == WEFT_OK) {
+        }
+    if (i == 1) st = weft_comm_follow(rank, WEFT_OK, &told);
+    if (i == 2) {
+        (void)WEFT_FAIL(&own, WEFT_INTERNAL, "fell");
+        st = weft_comm_rank_fail(rank, &own, &told);
+    }
+    ck_assert_int_eq(st, WEFT_INTERNAL);
+    ck_assert_str_eq(told.text, "group kit: rank 2: fell");
+}
+
+START_TEST(who_follows_hears_of_a_rank_that_fails)
+{
+    for (int n = 0; n < 20; n++)
+        group_kit_run(group_kit_create(3, hosts, weft_ops_reference()), hosts,
+                      3, fail_rank, NULL);
+}
+END_TEST
+
+static int64_t bytes_of(int32_t n_ranks, int32_t rows, int32_t width)
+{
+    return weft_comm_group_bytes(&(weft_comm_group_options){
+        .n_ranks = n_ranks, .rows_max = rows, .width_max = width});
+}
+
+/* Shares have a place where there can be any: two ranks send whole rows. */
+START_TEST(bytes_are_those_of_the_ways_in_use)
+{
+    ck_assert_int_eq(bytes_of(2, 5000, 7), 4 * 2 * 5000 * 7);
+    ck_assert_int_eq(bytes_of(3, 10, 7), 4 * 3 * 10 * 7);
+    ck_assert_int_eq(bytes_of(3, 6000, 7), 4 * 3 * (2340 + 2000) * 7);
+}
+END_TEST
+
 START_TEST(who_joins_alone_ends_by_the_deadline)
 {
     const weft_comm_group_options options = {.n_ranks = 2,
@@ -107,6 +183,9 @@ static void add(TCase *tests)
     tcase_add_test(tests, the_paths_of_a_cpu_sum_alike);
     tcase_add_loop_test(tests, one_rank_s_failure_is_all_s, 2, 5);
     tcase_add_test(tests, the_sum_is_rounded_and_not_its_parts);
+    tcase_add_test(tests, others_hear_what_rank_0_says);
+    tcase_add_test(tests, who_follows_hears_of_a_rank_that_fails);
+    tcase_add_test(tests, bytes_are_those_of_the_ways_in_use);
     tcase_add_test(tests, who_joins_alone_ends_by_the_deadline);
     tcase_add_test(tests, options_that_cannot_be_are_named);
 }
