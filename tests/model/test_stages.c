@@ -1,5 +1,6 @@
 /* A group of stages gives the tokens and logprobs of one process, to the bit,
- * for every model that there is a fixture of, in both profiles. */
+ * for every model that there is a fixture of, in both profiles; and so it does
+ * where every stage is of two ranks. */
 #include <stdio.h>
 
 #include "node/base/mem.h"
@@ -63,20 +64,24 @@ static void free_jobs(crowd_job *jobs)
     for (int32_t i = 0; i < N_JOBS; i++) crowd_free(&jobs[i]);
 }
 
-static void on_stages(party *p, const crowd_job *want, const char *model,
-                      int32_t n_stages)
+static void run_chain(party *p, crowd_job *jobs, int32_t n_stages)
 {
     const harness_run run = {.chunk_tokens = 24, .page_tokens = 8};
     const crowd_watch watch = {.arg = p, .on_make = make};
-    crowd_job jobs[N_JOBS];
-    p->options = (chain_options){.n_stages = n_stages,
-                                 .tcp = n_stages % 2 == 1,
-                                 .micro_rows = 5,
-                                 .pair_rows = 4,
-                                 .fakes = p->h.config.n_expert > 0};
+    p->options.n_stages = n_stages;
+    p->options.tcp = n_stages % 2 == 1;
+    p->options.micro_rows = 5;
+    p->options.pair_rows = 4;
     make_jobs(p, jobs);
     (void)crowd_run_watched(&p->h, jobs, N_JOBS, &run, 4, &watch);
     chain_close(p->chain);
+}
+
+static void on_stages(party *p, const crowd_job *want, const char *model,
+                      int32_t n_stages)
+{
+    crowd_job jobs[N_JOBS];
+    run_chain(p, jobs, n_stages);
     expect_same(want, jobs, model, n_stages);
     free_jobs(jobs);
 }
@@ -90,6 +95,7 @@ START_TEST(every_model_in_stages)
     p->h = harness_open(dir, _i % 2 == 0 ? WEFT_EXACT : WEFT_PROFILE_BF16);
     const harness_run run = {0};
     crowd_job want[N_JOBS];
+    p->options.fakes = p->h.config.n_expert > 0;
     make_jobs(p, want);
     (void)crowd_run(&p->h, want, N_JOBS, &run, N_JOBS);
     for (int32_t n = 2; n <= 3 && n <= p->h.config.n_layer; n++)
@@ -100,10 +106,35 @@ START_TEST(every_model_in_stages)
 }
 END_TEST
 
+/* Experts in the ranks' weights, or beside them: those have bits of their own.
+ */
+START_TEST(stages_of_ranks)
+{
+    const char *const model = _i / 4 == 0 ? "dots3-mixed" : "v32";
+    const weft_profile profile = _i % 2 == 0 ? WEFT_EXACT : WEFT_PROFILE_BF16;
+    const bool elsewhere = _i / 2 % 2 == 1;
+    char dir[128];
+    (void)snprintf(dir, sizeof dir, "tests/data/fixtures/%s", model);
+    party *const p = weft_mem_new(1, sizeof *p);
+    harness whole = harness_open(dir, profile);
+    p->h = harness_open_ranks(dir, profile, 2, NULL, !elsewhere);
+    p->options.fakes = elsewhere;
+    p->options.experts_of = &whole;
+    crowd_job want[N_JOBS];
+    run_chain(p, want, 1);
+    for (int32_t n = 2; n <= 3; n++) on_stages(p, want, model, n);
+    free_jobs(want);
+    harness_close(&p->h);
+    harness_close(&whole);
+    weft_mem_free(p);
+}
+END_TEST
+
 static void add_tests(TCase *tests)
 {
     tcase_set_timeout(tests, 200.0);
     tcase_add_loop_test(tests, every_model_in_stages, 0, 2 * N_MODELS);
+    tcase_add_loop_test(tests, stages_of_ranks, 0, 8);
 }
 
 int main(void)

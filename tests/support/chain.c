@@ -166,12 +166,13 @@ chain *chain_open(const harness *h, const chain_options *options,
     chain *const c = weft_mem_new(1, sizeof *c);
     c->options = *options;
     c->h = h;
+    if (c->options.experts_of == NULL) c->options.experts_of = h;
     engine->pair_rows = options->pair_rows;
     if (options->n_stages == 1) {
         c->config[0] = h->config;
         engine->exchange = options->exchanges[0];
         if (!options->fakes) return c;
-        c->experts[0] = fake_experts_open(h);
+        c->experts[0] = fake_experts_open(c->options.experts_of);
         engine->experts = &c->experts[0]->seam;
         return c;
     }
@@ -179,7 +180,8 @@ chain *chain_open(const harness *h, const chain_options *options,
     for (int32_t i = 0; i < options->n_stages; i++) {
         OK(weft_partition_cut(&h->config, options->n_stages, i, &c->config[i],
                               &err));
-        if (options->fakes) c->experts[i] = fake_experts_open(h);
+        if (options->fakes)
+            c->experts[i] = fake_experts_open(c->options.experts_of);
         c->kv_bytes[i] =
             options->kv_bytes[i] > 0 ? options->kv_bytes[i] : engine->kv_bytes;
     }

@@ -16,6 +16,7 @@ typedef struct chain_options {
     int32_t micro_batches, micro_rows;  /* 0: as they are by default */
     int64_t kv_bytes[CHAIN_STAGES_MAX]; /* 0: the engine's */
     bool fakes; /* experts beside the weights, of each stage its own */
+    const harness *experts_of; /* of which model; NULL: the chain's */
     weft_exchange *exchanges[CHAIN_STAGES_MAX]; /* or through these; NULL: no */
     int32_t pair_rows;
     weft_micro_fn on_micro[CHAIN_STAGES_MAX]; /* NULL: nobody watches */
