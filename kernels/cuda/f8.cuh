@@ -35,12 +35,11 @@ __device__ __forceinline__ void widen_four(uint32_t codes, uint32_t to[2])
     to[1] = widen_codes((codes >> 16 & 0xffU) | (codes >> 8 & 0xff0000U));
 }
 
-// Of a number; to nearest even, 448 above it.
+// Of a magnitude up to 448, to nearest even.
 __device__ __forceinline__ uint32_t code_of(float value)
 {
     const uint32_t bits = bits_of(value), sign = bits >> 24 & 0x80U;
     const uint32_t size = bits & 0x7fffffffU;
-    if (size >= 0x43e00000U) return sign | 0x7eU;
     // Below 2^-6 codes are 2^-9 apart, as are floats at 2^14.
     if (size < 0x3c800000U)
         return sign | (bits_of(float_of(size) + 0x1p14F) - 0x46800000U);

@@ -349,6 +349,44 @@ START_TEST(store_writes_what_the_reference_does)
 }
 END_TEST
 
+/* All codes, what is halfway between two, and to either side of that, in a key
+ * whose scale is 1; and in one whose scale is 2^-30. */
+START_TEST(codes_are_the_nearest)
+{
+    enum { CODES = 0x7e, WIDTH = 8 * CODES };
+    (void)device_kit_open();
+    weft_kernel_check c = {.seed = 26};
+    weft_kit_pages pages;
+    weft_kit_pages_make(&c, WEFT_F8_E4M3, 2, 4, WIDTH, &pages);
+    const weft_row rows[2] = {{.pages = pages.pages},
+                              {.pages = pages.pages, .position = 1}};
+    float x[2 * WIDTH];
+    for (int32_t b = 0; b < CODES; b++) {
+        const float low = weft_f32_of_f8((uint8_t)b);
+        const float high = weft_f32_of_f8((uint8_t)(b + 1));
+        const float middle = low + (high - low) / 2.0f;
+        const float four[] = {high, middle, nextafterf(middle, 0.0f),
+                              nextafterf(middle, high)};
+        for (int32_t k = 0; k < 8; k++) {
+            const float value = k < 4 ? four[k] : -four[k - 4];
+            x[8 * b + k] = value;
+            x[WIDTH + 8 * b + k] = value * 0x1p-30f;
+        }
+    }
+    const weft_store op = {.to = pages.paged,
+                           .rows = rows,
+                           .x = x,
+                           .x_stride = WIDTH,
+                           .n_row = 2,
+                           .width = WIDTH};
+    unsigned char *const got = store_on_device(&op, &pages, 0);
+    weft_ops_reference()->store(NULL, &op);
+    ck_assert_mem_eq(got, pages.paged.base, pages.bytes);
+    weft_mem_free(got);
+    weft_kit_pages_free(&pages);
+}
+END_TEST
+
 START_TEST(store_skips_pages_that_are_not_held)
 {
     (void)device_kit_open();
@@ -360,11 +398,10 @@ END_TEST
 int main(void)
 {
     device_kit_need();
-    const TTest *const tests[] = {rope_has_the_reference_bits,
-                                  rope_table_has_the_reference_bits,
-                                  rope_table_ends_with_the_angles,
-                                  embed_has_the_reference_bits,
-                                  store_writes_what_the_reference_does,
-                                  store_skips_pages_that_are_not_held};
+    const TTest *const tests[] = {
+        rope_has_the_reference_bits,          rope_table_has_the_reference_bits,
+        rope_table_ends_with_the_angles,      embed_has_the_reference_bits,
+        store_writes_what_the_reference_does, codes_are_the_nearest,
+        store_skips_pages_that_are_not_held};
     return WEFT_SUITE_RUN("cuda_places", tests);
 }
