@@ -1,7 +1,7 @@
 /* A stage whose ranks are devices (shard/model/ranks.h): the golden logits, in
  * a prefill, in graphs token by token and in chunks; the same bits in every way
- * and in halves that take turns; and one device that fails ends the jobs of the
- * stage and leaves nothing behind. */
+ * and in halves that take turns; what a stage takes of its devices; and one
+ * device that fails ends the jobs of the stage and leaves nothing behind. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 
 #define FIXTURES "tests/data/fixtures/"
 
-enum { DEVICES_MAX = 4, N_IDS = 21 };
+enum { DEVICES_MAX = 4, N_IDS = 21, SCRATCH_BYTES = 4 << 20 };
 
 static weft_memory devices[DEVICES_MAX];
 static int32_t n_open;
@@ -27,7 +27,7 @@ static void open_devices(int32_t n)
 {
     const weft_device_api *const api = device_kit_api();
     for (n_open = 0; n_open < n; n_open++) {
-        const weft_device_options options = {n_open, 4 << 20, 3};
+        const weft_device_options options = {n_open, SCRATCH_BYTES, 3};
         devices[n_open].api = api;
         OK(api->open(&options, &devices[n_open].device, &err));
     }
@@ -183,35 +183,75 @@ static weft_event last_event(weft_ring *ring)
     }
 }
 
+static int64_t free_bytes(int32_t device)
+{
+    weft_device_info info;
+    devices[device].api->get_info(devices[device].device, &info);
+    return info.free_bytes;
+}
+
+typedef struct stage {
+    harness whole, h; /* whole: of the experts elsewhere */
+    fake_experts *experts;
+    weft_rank_parts parts[WEFT_COMM_GROUP_RANKS_MAX - 1];
+    weft_ring *ring;
+    weft_engine *engine;
+    int64_t taken[2], planned; /* bytes of each device, but for KV pages */
+} stage;
+
+static void open_stage(stage *s, bool elsewhere)
+{
+    static const degree d = {"v2-lite", 2};
+    *s = (stage){.h = open_ranks(&d, WEFT_EXACT, !elsewhere)};
+    weft_engine_options options = {.kv_bytes = 8 << 20,
+                                   .page_tokens = 16,
+                                   .chunk_tokens = 16,
+                                   .max_seqs = 1,
+                                   .max_waiting = 1,
+                                   .max_context = 64,
+                                   .threads = 1,
+                                   .ops = s->h.ops,
+                                   .memory = &s->h.memory};
+    if (elsewhere) {
+        s->whole = harness_open(FIXTURES "v2-lite", WEFT_EXACT);
+        s->experts = fake_experts_open(&s->whole);
+        options.experts = &s->experts->seam;
+    }
+    harness_add_ranks(&s->h, s->parts, &options);
+    OK(weft_ring_create(sizeof(weft_event), 64, &s->ring, &err));
+    const weft_event_sink sink = {.take = keep_event, .arg = s->ring};
+    for (int32_t i = 0; i < 2; i++) s->taken[i] = free_bytes(i);
+    OK(weft_engine_create(&s->h.config, weft_model_weights(s->h.model),
+                          &options, sink, NULL, NULL, &s->engine, &err));
+    weft_engine_load load;
+    weft_engine_get_load(s->engine, &load);
+    for (int32_t i = 0; i < 2; i++)
+        s->taken[i] -= free_bytes(i) + load.kv.total_bytes;
+    s->planned = weft_engine_device_bytes(&s->h.config, &options);
+}
+
+static void close_stage(stage *s)
+{
+    weft_engine_destroy(s->engine);
+    weft_ring_destroy(s->ring);
+    fake_experts_close(s->experts);
+    if (s->experts != NULL) harness_close(&s->whole);
+    harness_close(&s->h);
+    close_devices();
+}
+
 /* Launches of both ranks are counted together: where in the step it happens,
  * and whose device it is, differs from one number to the next. */
 START_TEST(one_device_that_fails_ends_the_stage)
 {
     int32_t ids[N_IDS];
     char fault[32];
-    static const degree d = {"v2-lite", 2};
+    stage s;
     if (!has_faults("one_device_that_fails_ends_the_stage")) return;
-    harness h = open_ranks(&d, WEFT_EXACT, true);
-    weft_rank_parts parts[WEFT_COMM_GROUP_RANKS_MAX - 1];
-    weft_engine_options options = {.kv_bytes = 8 << 20,
-                                   .page_tokens = 16,
-                                   .chunk_tokens = 8,
-                                   .max_seqs = 1,
-                                   .max_waiting = 1,
-                                   .max_context = 64,
-                                   .threads = 1,
-                                   .ops = h.ops,
-                                   .memory = &h.memory};
-    harness_add_ranks(&h, parts, &options);
+    open_stage(&s, _i % 2 == 1);
     make_ids(ids);
-    weft_ring *ring = NULL;
-    weft_engine *engine = NULL;
-    OK(weft_ring_create(sizeof(weft_event), 64, &ring, &err));
-    const weft_event_sink sink = {.take = keep_event, .arg = ring};
-    OK(weft_engine_create(&h.config, weft_model_weights(h.model), &options,
-                          sink, NULL, NULL, &engine, &err));
-    OK(weft_engine_start(engine, &err));
-    (void)snprintf(fault, sizeof fault, "async:%d", 20 + 37 * _i);
+    OK(weft_engine_start(s.engine, &err));
+    (void)snprintf(fault, sizeof fault, "async:%d", 20 + 37 * (_i / 2));
     order_fault(fault);
     const weft_job job = {
         .handle = 1,
@@ -223,16 +263,28 @@ START_TEST(one_device_that_fails_ends_the_stage)
         .sampling = {.top_p = 1.0F, .repetition_penalty = 1.0F},
         .logprobs = -1,
         .prompt_logprobs = -1};
-    OK(weft_engine_submit(engine, &job));
-    const weft_event event = last_event(ring);
+    OK(weft_engine_submit(s.engine, &job));
+    const weft_event event = last_event(s.ring);
     ck_assert_int_eq(event.finish, WEFT_FINISH_FAILED);
     ck_assert_msg(event.status == WEFT_INTERNAL, "%d: %s", (int)event.status,
                   event.text);
     order_fault(NULL);
-    weft_engine_destroy(engine);
-    weft_ring_destroy(ring);
-    harness_close(&h);
-    close_devices();
+    close_stage(&s);
+}
+END_TEST
+
+/* But for what a comm keeps for itself, and what blocks are rounded up to;
+ * another rank's thread has scratch as well. */
+START_TEST(a_stage_takes_what_was_planned)
+{
+    enum { MORE = 4096 };
+    stage s;
+    if (!is_simt()) return;
+    open_stage(&s, _i == 1);
+    ck_assert_int_ge(s.taken[0], s.planned);
+    ck_assert_int_le(s.taken[0], s.planned + MORE);
+    ck_assert_int_le(s.taken[1], s.planned + SCRATCH_BYTES + MORE);
+    close_stage(&s);
 }
 END_TEST
 
@@ -242,7 +294,8 @@ static void add(TCase *tests)
     tcase_add_loop_test(tests, golden_logits, 0, N_DEGREES);
     tcase_add_loop_test(tests, one_sequence_in_every_way, 0, 2);
     tcase_add_test(tests, experts_elsewhere);
-    tcase_add_loop_test(tests, one_device_that_fails_ends_the_stage, 0, 4);
+    tcase_add_loop_test(tests, one_device_that_fails_ends_the_stage, 0, 8);
+    tcase_add_loop_test(tests, a_stage_takes_what_was_planned, 0, 2);
 }
 
 int main(void)
