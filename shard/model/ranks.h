@@ -65,9 +65,8 @@ weft_comm_rank *weft_ranks_own(weft_ranks *ranks);
  * copied; b NULL: not a pair. */
 void weft_ranks_begin(weft_ranks *ranks, const weft_batch *a,
                       const weft_batch *b);
-/* Waits for them. own: what rank 0's step gave, and what is given, unless the
- * ranks can no longer sum: then INTERNAL and the first of what went wrong, now
- * and at every later step. */
+/* Waits for them, and gives `own`, what rank 0's step gave. Where the group has
+ * ended: INTERNAL and the reason, of this step and of all that follow. */
 WEFT_MUST_CHECK weft_status weft_ranks_end(weft_ranks *ranks, weft_status own,
                                            weft_err *err);
 
