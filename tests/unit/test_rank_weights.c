@@ -222,6 +222,23 @@ START_TEST(each_rank_loads_into_its_own_memory)
 }
 END_TEST
 
+START_TEST(ranks_share_the_threads)
+{
+    static const int32_t cases[][3] = {
+        {5, 1, 5}, {5, 2, 2}, {8, 4, 2}, {3, 4, 1}, {1, 8, 1}};
+    const weft_model_config config = {.max_context = 100};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const weft_options o = {.cpu_path = "auto",
+                                .threads = cases[i][0],
+                                .tensor_parallel = cases[i][1]};
+        weft_engine_options e;
+        OK(weft_model_engine_options(&o, &config, &e, &err));
+        ck_assert_int_eq(e.threads, cases[i][2]);
+        ck_assert_int_eq(e.n_ranks, cases[i][1]);
+    }
+}
+END_TEST
+
 START_TEST(a_model_that_cannot_be_cut_is_refused_by_name)
 {
     opened o = open_model(NULL);
@@ -248,6 +265,7 @@ int main(void)
         one_rank_is_the_whole_model,
         ranks_of_the_cpu_share_its_memory,
         each_rank_loads_into_its_own_memory,
+        ranks_share_the_threads,
         a_model_that_cannot_be_cut_is_refused_by_name,
     };
     return WEFT_SUITE_RUN("rank_weights", tests);
