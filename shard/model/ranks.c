@@ -5,6 +5,10 @@
 
 #include "node/base/check.h"
 #include "node/base/mem.h"
+#include "shard/model/partition.h"
+
+_Static_assert((int)WEFT_RANKS_MAX == (int)WEFT_COMM_GROUP_RANKS_MAX,
+               "a model is cut for as many ranks as can sum");
 
 /* A rank beside rank 0, and its thread. */
 typedef struct follower {
