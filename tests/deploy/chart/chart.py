@@ -93,6 +93,8 @@ def drain(name, objects, seconds):
         notice = c["lifecycle"]["preStop"]["sleep"]["seconds"]
         check(f"{name} drain", notice + own == seconds and pod["terminationGracePeriodSeconds"] > seconds,
               f"{notice} + {own} of {seconds}, grace {pod['terminationGracePeriodSeconds']}")
+        hung = c["livenessProbe"]["terminationGracePeriodSeconds"]
+        check(f"{name} ends what hangs after its notice, and soon", hung == notice + 5, f"{hung} s, notice {notice}")
         seen += 1
     check(f"{name} drains", seen >= 3, f"{seen} workloads")
 
