@@ -68,6 +68,7 @@ scaler_by_metric() {
     eventually 60 serve experts 2
     kill "$adapter"
     wait "$adapter" 2>/dev/null || true
+    adapter=
     kubectl delete apiservice v1beta2.custom.metrics.k8s.io >/dev/null
 }
 adapter_up() {
