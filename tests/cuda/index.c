@@ -110,6 +110,19 @@ void index_free(index_bench *b)
     weft_kit_pages_free(&b->pages);
 }
 
+/* The keys' block up to the end of the last key: page 0 is the last that is in
+ * use. */
+static size_t keys_bytes(const index_bench *b)
+{
+    const weft_paged *const p = &b->pages.paged;
+    const int32_t n =
+        b->n_tokens < p->page_tokens ? b->n_tokens : p->page_tokens;
+    const int64_t key = b->op.head_dim * (int64_t)weft_dtype_bytes(p->dtype) +
+                        (p->dtype == WEFT_F8_E4M3 ? 4 : 0);
+    return (size_t)(b->pages.pages[0] + p->layer_offset +
+                    (n - 1) * p->row_bytes + key);
+}
+
 void index_on_device(const index_bench *b, int32_t row, int32_t n,
                      int32_t *keys_out, int32_t *n_keys_out)
 {
@@ -129,7 +142,7 @@ void index_on_device(const index_bench *b, int32_t row, int32_t n,
     const int64_t n_w = (n - 1) * from->w_stride + from->n_head;
     memset(keys_out, 0xa5, (size_t)n * top_k * sizeof *keys_out);
     memset(n_keys_out, 0xa5, (size_t)n * sizeof *n_keys_out);
-    op.keys.base = device_kit_put(b->pages.paged.base, b->pages.bytes);
+    op.keys.base = device_kit_put(b->pages.paged.base, keys_bytes(b));
     op.rows = device_kit_put(rows, (size_t)n * sizeof *rows);
     op.q = device_kit_put(from->q + row * from->q_stride,
                           (size_t)n_q * sizeof *op.q);
