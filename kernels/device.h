@@ -36,9 +36,9 @@ extern "C" {
 enum {
     WEFT_DEVICE_ABI = 3,
     WEFT_DEVICE_NAME_BYTES = 64,
-    /* Kept for a thread: some sizes of step of a model of many layers, each of
-     * which asks experts elsewhere. */
-    WEFT_DEVICE_GRAPHS_MAX = 512,
+    /* Kept for a thread: some ten sizes of step of a model of 61 layers, each
+     * of which asks experts elsewhere and has two sums over ranks. */
+    WEFT_DEVICE_GRAPHS_MAX = 2048,
 };
 
 typedef struct weft_device weft_device;

@@ -28,16 +28,22 @@ void refuse(graph_entry *entry)
 graph_entry *find(graphs *g, uint64_t key, bool *known_out)
 {
     graph_entry *oldest = &g->entries[0];
+    // The parts of a step were met one after the other, and come again so.
     for (int32_t i = 0; i < g->n; i++) {
-        graph_entry *const entry = &g->entries[i];
+        const int32_t at = (g->last + 1 + i) % g->n;
+        graph_entry *const entry = &g->entries[at];
         *known_out = entry->key == key;
-        if (*known_out) return entry;
+        if (*known_out) {
+            g->last = at;
+            return entry;
+        }
         if (entry->used < oldest->used) oldest = entry;
     }
     *known_out = false;
     graph_entry *const place =
         g->n < WEFT_DEVICE_GRAPHS_MAX ? &g->entries[g->n++] : oldest;
     forget(place);
+    g->last = static_cast<int32_t>(place - g->entries);
     *place = {key, 0, graph_state::seen, nullptr};
     return place;
 }

@@ -29,6 +29,7 @@ struct graph_entry {
 struct graphs {
     graph_entry entries[WEFT_DEVICE_GRAPHS_MAX];
     int32_t n;
+    int32_t last; // entry that was asked for
     uint64_t calls;
     bool open, capturing;
     graph_entry *current; // while open

@@ -17,6 +17,7 @@ WEFT_SIMT_SHOWN int weft_simt_push(void *stream, const char *name,
                                    void (*work)(void *), void *arg);
 
 // Between device memory, or of host memory and such, from inside of `work`.
+// Nothing where the device was lost.
 WEFT_SIMT_SHOWN void weft_simt_copy(void *to, const void *from, size_t bytes);
 
 // Whether these bytes are of one block of device memory.
