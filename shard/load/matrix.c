@@ -128,6 +128,7 @@ static void expand_rows(const weft_part *part, const source *s,
                         const float *grid, const uint8_t *codes, int32_t row,
                         int32_t n_rows, void *out)
 {
+    WEFT_ASSERT(grid != NULL);
     for (int32_t r = 0; r < n_rows; r++) {
         const float *const scales =
             grid + (int64_t)((row + r) / WEFT_SCALE_BLOCK) * s->grid_cols;
@@ -333,6 +334,7 @@ weft_status weft_loader_matrix(weft_loader *loader, const weft_part *part,
 static void transpose(const unsigned char *src, int32_t rows, int32_t cols,
                       size_t item, unsigned char *out)
 {
+    WEFT_ASSERT(out != NULL);
     for (int32_t c = 0; c < cols; c++)
         for (int32_t r = 0; r < rows; r++)
             memcpy(out + ((size_t)c * (size_t)rows + (size_t)r) * item,

@@ -138,6 +138,7 @@ static void put_hidden(weft_forward *f, const weft_batch *batch)
 {
     const int64_t width = f->config->hidden_size;
     const int64_t n = batch->n_rows * width, all = f->n_filled * width;
+    WEFT_ASSERT(batch->hidden != NULL);
     memcpy(f->host.h, batch->hidden, (size_t)(n * SIZE_OF_FLOAT));
     memset(f->host.h + n, 0, (size_t)((all - n) * SIZE_OF_FLOAT));
     weft_memory_put(&f->memory, f->h, f->host.h, all * SIZE_OF_FLOAT);

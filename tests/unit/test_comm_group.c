@@ -118,9 +118,9 @@ static int64_t bytes_of(int32_t n_ranks, int32_t rows, int32_t width)
 /* Shares have a place where there can be any: two ranks send whole rows. */
 START_TEST(bytes_are_those_of_the_ways_in_use)
 {
-    ck_assert_int_eq(bytes_of(2, 5000, 7), 4 * 2 * 5000 * 7);
-    ck_assert_int_eq(bytes_of(3, 10, 7), 4 * 3 * 10 * 7);
-    ck_assert_int_eq(bytes_of(3, 6000, 7), 4 * 3 * (2340 + 2000) * 7);
+    ck_assert_int_eq(bytes_of(2, 5000, 7), INT64_C(4) * 2 * 5000 * 7);
+    ck_assert_int_eq(bytes_of(3, 10, 7), INT64_C(4) * 3 * 10 * 7);
+    ck_assert_int_eq(bytes_of(3, 6000, 7), INT64_C(4) * 3 * (2340 + 2000) * 7);
 }
 END_TEST
 

@@ -183,7 +183,7 @@ START_TEST(ranks_of_the_cpu_share_its_memory)
         const int32_t head = g->qk_nope_head_dim + g->qk_rope_head_dim;
         const weft_layer_weights *const a = &first->layers[l];
         const weft_layer_weights *const b = &other->layers[l];
-        ck_assert_int_eq(a->q_b.n_out, g->n_head / N_RANKS * head);
+        ck_assert_int_eq(a->q_b.n_out, (int64_t)(g->n_head / N_RANKS) * head);
         ck_assert_int_eq(b->q_b.n_out, a->q_b.n_out);
         ck_assert(memcmp(a->q_b.data, b->q_b.data, 64) != 0);
         ck_assert_int_eq(b->kv_a.n_out, a->kv_a.n_out);

@@ -441,7 +441,8 @@ START_TEST(a_dense_layer_alone)
         OK(weft_checkpoint_set_part(o.checkpoint, &part, &err));
         /* Its codes, room to align, and all its scales: 2 by 16. */
         ck_assert_int_eq(weft_checkpoint_get_stats(o.checkpoint)->staging_bytes,
-                         (4 << 20) + 2 * 64 + 2 * 16 * (int64_t)sizeof(float));
+                         (4 << 20) + 2 * 64 +
+                             INT64_C(2) * 16 * (int64_t)sizeof(float));
         OK(weft_model_load(o.checkpoint, NULL, NULL, &model, &err));
         const weft_layer_weights *const w = weft_model_weights(model)->layers;
         ck_assert_ptr_nonnull(w->mlp.down.scales);
