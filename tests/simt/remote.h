@@ -16,9 +16,9 @@ extern "C" {
 WEFT_SIMT_SHOWN int weft_simt_push(void *stream, const char *name,
                                    void (*work)(void *), void *arg);
 
-// Between device memory, or of host memory and such, from inside of `work`.
-// Nothing where the device was lost.
-WEFT_SIMT_SHOWN void weft_simt_copy(void *to, const void *from, size_t bytes);
+// Between device memory, or of host memory and such, from inside of `work`. A
+// cudaError_t, and nothing is copied, where the device was lost.
+WEFT_SIMT_SHOWN int weft_simt_copy(void *to, const void *from, size_t bytes);
 
 // Whether these bytes are of one block of device memory.
 WEFT_SIMT_SHOWN int weft_simt_on_device(const void *at, size_t bytes);

@@ -138,6 +138,7 @@ struct CUstream_st {
     std::shared_ptr<simt::capture> capture;
     std::condition_variable idle;
     bool busy = false; // a thread runs its ops
+    int n_waiting = 0; // who waits for all streams, and has it in a list
     bool asked = false;
     bool blocking = true; // in order with the stream of no name
     int device = 0;

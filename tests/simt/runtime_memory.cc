@@ -336,13 +336,14 @@ int weft_simt_on_device(const void *at, size_t bytes)
     return simt::on_device(at, bytes) ? 1 : 0;
 }
 
-void weft_simt_copy(void *to, const void *from, size_t bytes)
+int weft_simt_copy(void *to, const void *from, size_t bytes)
 {
     const std::lock_guard<std::mutex> hold(simt::state());
     // To free memory waits for no stream of a lost device: what is there may be
     // gone, or go as soon as the lock does.
-    if (simt::lost() != cudaSuccess) return;
+    if (simt::lost() != cudaSuccess) return simt::lost();
     simt::memory_open();
     memmove(to, from, bytes);
     simt::memory_close();
+    return cudaSuccess;
 }

@@ -100,6 +100,7 @@ void run_forever(cudaStream_t stream)
         stream->busy = false;
         progress().notify_all();
     }
+    progress().wait(hold, [stream] { return stream->n_waiting == 0; });
     hold.unlock();
     delete stream;
 }
@@ -188,8 +189,13 @@ void run_all(int device)
         for (const cudaStream_t stream : list().all)
             if (stream->device == device) all.push_back(stream);
         all.push_back(&list().unnamed);
+        // Another thread may destroy one meanwhile.
+        for (const cudaStream_t stream : all) stream->n_waiting++;
     }
     for (const cudaStream_t stream : all) run(stream);
+    const std::lock_guard<std::mutex> hold(state());
+    for (const cudaStream_t stream : all) stream->n_waiting--;
+    progress().notify_all();
 }
 
 cudaError_t run_alone(cudaStream_t stream)
@@ -337,10 +343,12 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
     }
     simt::run(stream);
     {
-        const std::lock_guard<std::mutex> hold(simt::state());
+        std::unique_lock<std::mutex> hold(simt::state());
         auto &all = simt::list().all;
         all.erase(std::find(all.begin(), all.end(), stream));
         simt::count(simt::STREAM, -1);
+        simt::progress().wait(hold,
+                              [stream] { return stream->n_waiting == 0; });
     }
     delete stream;
     return told(simt::lost());

@@ -102,7 +102,10 @@ void run_calls(state &s, const std::vector<call> *calls)
     bool hangs = false;
     for (const call &c : *calls) {
         staged.emplace_back(c.bytes);
-        if (c.send) weft_simt_copy(staged.back().data(), c.at, c.bytes);
+        // A lost device sends nothing.
+        if (c.send &&
+            weft_simt_copy(staged.back().data(), c.at, c.bytes) != cudaSuccess)
+            return s.fail(ncclUnhandledCudaError);
         messages.push_back({staged.back().data(), c.bytes, c.peer, c.send});
         hangs |= c.hangs;
     }
@@ -116,7 +119,7 @@ void run_calls(state &s, const std::vector<call> *calls)
     }
     for (size_t i = 0; i < calls->size(); i++) {
         const call &c = (*calls)[i];
-        if (!c.send) weft_simt_copy(c.at, staged[i].data(), c.bytes);
+        if (!c.send) (void)weft_simt_copy(c.at, staged[i].data(), c.bytes);
     }
 }
 
