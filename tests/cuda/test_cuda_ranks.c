@@ -108,16 +108,6 @@ static void make_ids(int32_t *ids)
     for (int32_t i = 0; i < N_IDS; i++) ids[i] = (7 * i * i + 3 * i + 11) % 90;
 }
 
-static void expect_same(const harness *h, const int32_t *ids, const float *want,
-                        const harness_run *run, const char *what)
-{
-    float *const got = harness_logits(h, ids, N_IDS, run);
-    const size_t n = (size_t)N_IDS * (size_t)h->config.vocab_size;
-    ck_assert_msg(memcmp(got, want, n * sizeof *got) == 0,
-                  "%s: other logits than in one prefill", what);
-    weft_mem_free(got);
-}
-
 static const weft_profile PROFILES[] = {WEFT_EXACT, WEFT_PROFILE_BF16};
 
 START_TEST(one_sequence_in_every_way)
@@ -129,8 +119,8 @@ START_TEST(one_sequence_in_every_way)
     harness h = open_ranks(&d, PROFILES[_i], true);
     make_ids(ids);
     float *const want = harness_logits(&h, ids, N_IDS, &plain);
-    expect_same(&h, ids, want, &chunks, "chunks");
-    expect_same(&h, ids, want, &decode, "token by token");
+    harness_expect_same(&h, ids, N_IDS, want, &chunks, "chunks");
+    harness_expect_same(&h, ids, N_IDS, want, &decode, "token by token");
     weft_mem_free(want);
     harness_close(&h);
     close_devices();
@@ -149,12 +139,13 @@ START_TEST(experts_elsewhere)
                       halves = {.experts = &experts->seam, .pair_rows = 2};
     make_ids(ids);
     float *const want = harness_logits(&h, ids, N_IDS, &plain);
-    expect_same(&h, ids, want, &halves, "halves");
+    harness_expect_same(&h, ids, N_IDS, want, &halves, "halves");
     ck_assert_int_gt(atomic_load(&experts->two_at_once), 0);
     atomic_store(&experts->fail_every, 9);
     const harness_run again = {
         .experts = &experts->seam, .pair_rows = 2, .chunk_tokens = 4};
-    expect_same(&h, ids, want, &again, "given up and taken again");
+    harness_expect_same(&h, ids, N_IDS, want, &again,
+                        "given up and taken again");
     ck_assert_int_gt(atomic_load(&experts->n_failed), 0);
     weft_mem_free(want);
     fake_experts_close(experts);

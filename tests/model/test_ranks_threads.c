@@ -109,16 +109,6 @@ static void make_ids(int32_t *ids, int32_t n, int32_t salt)
         ids[i] = (7 * i * i + 31 * salt * i + 3 * i + 11 + 101 * salt) % 90;
 }
 
-static void expect_same(const harness *h, const int32_t *ids, const float *want,
-                        const harness_run *run, const char *what)
-{
-    float *const got = harness_logits(h, ids, N_IDS, run);
-    const size_t n = (size_t)N_IDS * (size_t)h->config.vocab_size;
-    ck_assert_msg(memcmp(got, want, n * sizeof *got) == 0,
-                  "%s: other logits than in one prefill", what);
-    weft_mem_free(got);
-}
-
 static const weft_profile PROFILES[] = {WEFT_EXACT, WEFT_PROFILE_BF16};
 
 START_TEST(one_sequence_in_every_way)
@@ -134,7 +124,7 @@ START_TEST(one_sequence_in_every_way)
                                        {.decode_from = 13, .page_tokens = 4}};
     float *const want = harness_logits(&h, ids, N_IDS, &plain);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-        expect_same(&h, ids, want, &ways[i], "a way");
+        harness_expect_same(&h, ids, N_IDS, want, &ways[i], "a way");
     weft_mem_free(want);
     harness_close(&h);
 }
@@ -241,7 +231,7 @@ START_TEST(a_step_again_gives_the_same_bits)
         char what[32];
         (void)snprintf(what, sizeof what, "every %d fails", every);
         atomic_store(&a.experts->fail_every, every);
-        expect_same(&a.h, ids, want, &run, what);
+        harness_expect_same(&a.h, ids, N_IDS, want, &run, what);
     }
     ck_assert_int_gt(atomic_load(&a.experts->n_failed), 3);
     weft_mem_free(want);

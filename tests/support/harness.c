@@ -225,6 +225,19 @@ float *harness_logits(const harness *h, const int32_t *ids, int32_t n,
     return c.logits;
 }
 
+void harness_expect_same(const harness *h, const int32_t *ids, int32_t n,
+                         const float *want, const harness_run *run,
+                         const char *what)
+{
+    float *const got = harness_logits(h, ids, n, run);
+    const int64_t vocab = h->config.vocab_size;
+    for (int32_t r = 0; r < n; r++)
+        ck_assert_msg(memcmp(got + r * vocab, want + r * vocab,
+                             (size_t)vocab * sizeof *got) == 0,
+                      "%s: logits of position %d differ", what, r);
+    weft_mem_free(got);
+}
+
 void harness_greedy(const harness *h, const int32_t *ids, int32_t n_prompt,
                     int32_t n, int32_t *out, const harness_run *run)
 {

@@ -51,6 +51,11 @@ typedef struct harness_run {
 float *harness_logits(const harness *h, const int32_t *ids, int32_t n,
                       const harness_run *run);
 
+/* Ends the test where the logits of this run are not `want`, to the bit. */
+void harness_expect_same(const harness *h, const int32_t *ids, int32_t n,
+                         const float *want, const harness_run *run,
+                         const char *what);
+
 /* The same through weft_forward alone, with hooks, in one step. */
 float *harness_forward(const harness *h, const int32_t *ids, int32_t n,
                        const weft_forward_hooks *hooks);
